@@ -1,0 +1,165 @@
+"""Words of the wire and of the rows, and the one view of a tenancy both halves show. No I/O.
+
+Everything here is a plain value: identifiers a host reads (HOST page of the platform, MCP extension
+`ai.nimblebrain/lifecycle`), the stable words of the columns, and two frozen dataclasses.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from pydantic import JsonValue
+
+LIFECYCLE_ID: Final = "ai.nimblebrain/lifecycle"
+"""Identifier of the MCP extension, and the key of the marker in a tool's `_meta`."""
+
+HOST_ID: Final = "ai.nimblebrain/host"
+"""Key of the host block in the `_meta` of a manifest or catalog entry."""
+
+HOST_VERSION: Final = "1.0"
+"""`host_version` of a block written by this package; a value that is already there is kept."""
+
+MAX_WORKSPACE_ID_LENGTH: Final = 255
+"""Longest workspace or tenant id accepted, in characters."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+Json: TypeAlias = JsonValue
+"""What a JSON document can hold."""
+
+
+class Event(StrEnum):
+    """What a host tells a server. The value is the word of the marker in a tool's `_meta`."""
+
+    READY = "ready"
+    REMOVING = "removing"
+
+    @property
+    def block_key(self) -> str:
+        """Key of this event's tool in the manifest's lifecycle block."""
+        return f"on_{self.value}"
+
+
+class Reason(StrEnum):
+    """Why a host says *ready*: the user's act, or everything else. It proves nothing."""
+
+    INSTALL = "install"
+    RESUME = "resume"
+
+    @classmethod
+    def parse(cls, value: object) -> "Reason":
+        """Read what a host sent; null, unknown words and other types mean `RESUME`."""
+        return cls.INSTALL if value == cls.INSTALL.value else cls.RESUME
+
+
+class Desired(StrEnum):
+    """What a row asks for."""
+
+    WANTED = "wanted"
+    RELEASE = "release"
+
+
+class Phase(StrEnum):
+    """What the worker last established about a tenancy.
+
+    `RELEASE_PENDING` is only ever shown: a release is asked for and has not started.
+    """
+
+    PENDING = "pending"
+    PROVISIONING = "provisioning"
+    READY = "ready"
+    UNRESOLVED = "unresolved"
+    STALLED = "stalled"
+    RELEASE_PENDING = "release_pending"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    KEPT = "kept"
+
+
+class Why(StrEnum):
+    """Stable words of the `reason` column: why a row is in its phase."""
+
+    BACKING_OFF = "BackingOff"
+    CREATE_OUTCOME_UNKNOWN = "CreateOutcomeUnknown"
+    CREDENTIAL_REFUSED = "CredentialRefused"
+    IN_PROGRESS = "InProgress"
+    INVALID_PARAMS = "InvalidParams"
+    NAME_CONFLICT = "NameConflict"
+    OPERATION_OVERDUE = "OperationOverdue"
+    PERMISSION_DENIED = "PermissionDenied"
+    QUARANTINED = "Quarantined"
+    RATE_LIMITED = "RateLimited"
+    REJECTED = "Rejected"
+    SHARED_RESOURCE = "SharedResource"
+    STILL_IN_USE = "StillInUse"
+    VENDOR_UNAVAILABLE = "VendorUnavailable"
+    WAITING_FOR_PREDECESSOR = "WaitingForPredecessor"
+
+
+OPERATOR_ONLY: Final = (
+    Why.CREATE_OUTCOME_UNKNOWN,
+    Why.NAME_CONFLICT,
+    Why.SHARED_RESOURCE,
+    Why.QUARANTINED,
+)
+"""Stalled for one of these, a row waits for a person; for any other, changed params wake it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The place a server is installed into, as a verified source names it.
+
+    `tenant_id` is empty where the host has none. Ids are opaque: empty, blank, over-long ones and
+    control characters are refused, nothing else (`ValueError`).
+    """
+
+    workspace_id: str
+    tenant_id: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.workspace_id.strip():
+            raise ValueError("the workspace id is empty")
+        for label, value in (("workspace", self.workspace_id), ("tenant", self.tenant_id)):
+            if len(value) > MAX_WORKSPACE_ID_LENGTH:
+                raise ValueError(f"the {label} id is over {MAX_WORKSPACE_ID_LENGTH} characters")
+            if _CONTROL.search(value):
+                raise ValueError(f"the {label} id has a control character")
+        if self.tenant_id and not self.tenant_id.strip():
+            raise ValueError("the tenant id is blank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """One life of one resource at the vendor for one workspace: a snapshot of its row.
+
+    `phase` is the one shown (see `Phase`). `params` and `details` are JSON objects and never hold a
+    secret; `details` is the vendor's side as `Provisioned.details` gave it. `idempotency_key` and
+    `external_name` are stable over attempts and unique per tenancy; they are None until a worker
+    first claims the row for a create. Times are aware, UTC.
+    """
+
+    id: UUID
+    tenant_id: str
+    workspace_id: str
+    kind: str
+    incarnation: int
+    phase: Phase
+    reason: str | None = None
+    message: str | None = None
+    params: Mapping[str, Json] = field(default_factory=dict)
+    external_id: str | None = None
+    external_name: str | None = None
+    idempotency_key: str | None = None
+    operation_id: str | None = None
+    details: Mapping[str, Json] = field(default_factory=dict)
+    first_seen_at: datetime
+    release_after: datetime | None = None
+
+    @property
+    def workspace(self) -> Workspace:
+        """The workspace this tenancy belongs to."""
+        return Workspace(self.workspace_id, self.tenant_id)

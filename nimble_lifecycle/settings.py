@@ -1,0 +1,84 @@
+"""One settings model per half, read from NIMBLE_* and built only at the edges.
+
+Arguments of the command line or of `Lifecycle` beat the environment, the environment beats the
+defaults written here.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from platformdirs import user_data_path
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d|)")
+_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(value: object) -> float:
+    """Read a duration in seconds: a number, or `90s`, `15m`, `24h`, `7d`, `250ms`.
+
+    Raises ValueError with the accepted forms.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("not a duration: write seconds, or a number with ms, s, m, h or d")
+    return float(match["number"]) * _SECONDS[match["unit"]]
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+"""Seconds; accepts the forms of `parse_duration`."""
+
+
+def default_database_url() -> str:
+    """Give the SQLite file both halves use when nothing else is said.
+
+    It lies in platformdirs' user data directory of `nimble-lifecycle`, whatever the working
+    directory, so that a server and a worker of one user meet without any setting.
+    """
+    path: Path = user_data_path("nimble-lifecycle", appauthor=False) / "nimble.db"
+    return f"sqlite:///{path}"
+
+
+class ServerSettings(BaseSettings):
+    """What the server half reads from its environment."""
+
+    model_config = SettingsConfigDict(env_prefix="NIMBLE_", extra="ignore")
+
+    database_url: SecretStr = Field(default_factory=lambda: SecretStr(default_database_url()))
+    """`sqlite:///…` or `postgresql://…`; a secret, since a DSN may hold a password."""
+
+
+class WorkspaceSettings(BaseSettings):
+    """The workspace of a process that serves just one, as older hosts start it (stdio)."""
+
+    model_config = SettingsConfigDict(env_prefix="NB_", extra="ignore")
+
+    workspace_id: str | None = None
+    """`NB_WORKSPACE_ID`."""
+
+
+class WorkerSettings(BaseSettings):
+    """What the worker half reads from its environment; all durations in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="NIMBLE_", extra="ignore")
+
+    database_url: SecretStr = Field(default_factory=lambda: SecretStr(default_database_url()))
+    """`sqlite:///…` or `postgresql://…`."""
+    concurrency: int = Field(default=20, ge=1, le=1000)
+    """Vendor calls in flight at most."""
+    poll: Duration = Field(default=1.0, gt=0)
+    """Longest time between two looks at the database; a wake-up comes sooner."""
+    grace: Duration = Field(default=86400.0, ge=0)
+    """Between the worker's first sight of an asked release and the release."""
+    drain: Duration = Field(default=10.0, ge=0)
+    """How long SIGTERM waits for calls in flight."""
+    backoff_first: Duration = Field(default=1.0, gt=0)
+    """Shortest back-off."""
+    backoff_longest: Duration = Field(default=600.0, gt=0)
+    """Longest back-off."""
+    max_creates: int = Field(default=5, ge=1)
+    """Creates a row may begin without a certain outcome."""

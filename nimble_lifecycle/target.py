@@ -1,0 +1,58 @@
+"""Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`."""
+
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from nimble_lifecycle.errors import TargetError
+
+
+def load_target(target: str) -> object:
+    """Import the module of `target` and give the attribute it names (dots lead further in).
+
+    Modules are looked up from the working directory too. Whatever the import raises, `sys.exit`
+    included, becomes a `TargetError` of one line.
+    """
+    place, _, attribute = target.rpartition(":")
+    if not place or not attribute:
+        raise TargetError(f"{target!r} names no object: write module:attr or file.py:attr")
+    try:
+        found: object = _import_file(Path(place)) if place.endswith(".py") else _import(place)
+    except (Exception, SystemExit) as error:  # the code of the target may raise anything
+        raise TargetError(f"cannot import {place}: {_one_line(error)}") from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise TargetError(f"{place} has no attribute {attribute!r}: name one that it has")
+        found = getattr(found, name)
+    return found
+
+
+def _import(name: str) -> ModuleType:
+    _search_first(Path.cwd())
+    return import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under its own name, as if its directory were on the path."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no such file in {Path.cwd()}")
+    _search_first(path.resolve().parent)
+    spec = spec_from_file_location(path.stem, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python source")
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _search_first(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _one_line(error: BaseException) -> str:
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__

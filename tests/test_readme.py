@@ -1,0 +1,79 @@
+"""The README's snippets, run from top to bottom in one empty directory.
+
+- A `python` block whose first line is a comment with a file name (`# server.py`) becomes that file;
+  any other `python` block is run.
+- A `bash` block is run; it stops at the first command that fails. What it starts in the background
+  is ended with it.
+- Every other block (`console`, `json`, `text`, ...) is only shown.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[1]
+FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.py)\s*\n")
+LIMIT = 60  # seconds for one block
+
+
+def test_the_snippets_of_the_readme_work(tmp_path):
+    snippets = [
+        token
+        for token in MarkdownIt().parse((ROOT / "README.md").read_text())
+        if token.type == "fence" and token.info.split()[:1] in (["python"], ["bash"])
+    ]
+    assert snippets
+    for snippet in snippets:
+        play(snippet, tmp_path)
+
+
+def play(snippet: Token, directory: Path) -> None:
+    """Write or run one block."""
+    named = FILE_NAME.match(snippet.content)
+    if named and snippet.info.startswith("python"):
+        (directory / named["name"]).write_text(snippet.content)
+    elif snippet.info.startswith("python"):
+        execute(snippet, [sys.executable, "-c", snippet.content], directory)
+    else:
+        execute(snippet, ["bash", "-euo", "pipefail", "-c", snippet.content], directory)
+
+
+def execute(snippet: Token, command: list[str], directory: Path) -> None:
+    """Run a block as a user would who has the package installed and no settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NIMBLE_")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    output = directory / ".output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**kept, "PATH": path, "HOME": str(directory), "XDG_DATA_HOME": str(directory)},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+        try:
+            code: int | str = process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            code = f"none within {LIMIT} s"
+        finally:
+            end(process)
+    line = (snippet.map or [0])[0] + 1
+    assert code == 0, f"README.md line {line}: exit code {code}\n{output.read_text()}"
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End everything the block started; a group that is gone already is as good."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()
