@@ -1,0 +1,98 @@
+"""One instant by which a whole call must have answered, and what may hang until then.
+
+Everything a call waits for (a slot, a connection, a statement, a function of the author's) shares
+one `Deadline`. What hangs does so on daemon threads and never holds up the answer.
+"""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from fastmcp.utilities.async_utils import is_coroutine_function
+
+from nimble_lifecycle.errors import NimbleError, WorkspaceUnknown
+
+if TYPE_CHECKING:
+    from nimble_lifecycle.store import Threads
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class Late(NimbleError):  # read as `raise Late`
+    """The deadline of a call has passed."""
+
+
+class AuthorError(NimbleError):
+    """A function of the server's author raised; its stack has been logged."""
+
+
+class Deadline:
+    """The end of one call, `seconds` from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Raise `Late` once the deadline has passed."""
+        if time.monotonic() >= self.until:
+            raise Late
+
+    @asynccontextmanager
+    async def limit(self) -> AsyncGenerator[None]:
+        """Cancel the block at the deadline and raise `Late` from it."""
+        timeout = asyncio.timeout(self.until - time.monotonic())
+        try:
+            async with timeout:
+                yield
+        except TimeoutError:
+            if timeout.expired():
+                raise Late from None
+            raise
+
+    async def run(self, threads: "Threads", work: Callable[[], T]) -> T:
+        """Run blocking `work` on a thread; work whose turn comes too late is not begun."""
+
+        def begin() -> T:
+            self.check()
+            return work()
+
+        return await threads.run(begin)
+
+    async def call(self, threads: "Threads", what: str, function: Callable[[], object]) -> object:
+        """Run a function of the author's, plain ones on a thread, and give its result.
+
+        `what` names it in the log. Raises `AuthorError` when it raises, `Late` when its turn comes
+        too late; `WorkspaceUnknown` passes.
+        """
+        if is_coroutine_function(function):
+            with blamed(what):
+                return await cast("asyncio.Future[object]", function())
+
+        def begin() -> object:
+            with blamed(what, BaseException):  # no cancellation of ours reaches a thread
+                return function()
+
+        result = await self.run(threads, begin)
+        if not inspect.isawaitable(result):
+            return result
+        with blamed(what):
+            return await result
+
+
+@contextmanager
+def blamed(what: str, *more: type[BaseException]) -> Generator[None]:
+    """Log the stack of what the author's code in the block raises and raise `AuthorError`."""
+    # A handler's sys.exit() must not end the server.
+    faults: tuple[type[BaseException], ...] = (Exception, SystemExit, *more)
+    try:
+        yield
+    except (AuthorError, Late, WorkspaceUnknown):
+        raise
+    except faults:
+        logger.exception("%s raised", what)
+        raise AuthorError(f"{what} raised") from None

@@ -1,0 +1,175 @@
+"""Which workspace a call belongs to, from sources a caller cannot forge.
+
+Never an argument, never `_meta`: the verified access token, then the headers of a trusted edge,
+then, where there is no HTTP request, the process's own NB_WORKSPACE_ID. Two sources that disagree,
+or one that is there and says nothing, are an error and never a reason to ask the next.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from fastmcp.server.dependencies import get_access_token, get_http_request
+from starlette.requests import Request
+
+from nimble_lifecycle.errors import ConfigurationError, WorkspaceUnknown
+from nimble_lifecycle.protocol import Workspace
+
+EdgeTrust: TypeAlias = "bool | Sequence[str] | Mapping[str, str]"
+"""Whose `x-workspace-id` counts: nobody's, loopback peers' (`True`), peers' in these networks, or
+that of requests which carry these secret headers (name to value)."""
+
+WORKSPACE_HEADER = "x-workspace-id"
+TENANT_HEADER = "x-tenant-id"
+
+
+class Identity:
+    """Reads the workspace of the current call."""
+
+    def __init__(self, claims: Sequence[str], trust_edge_headers: EdgeTrust) -> None:
+        if isinstance(claims, str) or len(claims) not in (1, 2) or not all(claims):
+            raise ConfigurationError(
+                "claims must be the names of the workspace claim and, where there is one, of the"
+                ' tenant claim: ("workspace_id", "tenant_id")'
+            )
+        self._workspace_claim = claims[0]
+        self._tenant_claim = claims[1] if len(claims) > 1 else None
+        self._trusts = _edge_trust(trust_edge_headers)
+
+    def workspace(self) -> Workspace:
+        """Give the workspace of the current call; raises `WorkspaceUnknown`."""
+        request = _current_request()
+        claimed, token_says = self._from_token()
+        edge, edge_says = self._from_edge(request)
+        found = _agreed(claimed, edge)
+        if found is not None:
+            return found
+        process, process_says = _from_process(request)
+        if process is not None:
+            return process
+        raise WorkspaceUnknown(
+            "No trusted source names the workspace of this call. Looked at: the access token"
+            f" ({token_says}), the edge headers ({edge_says}), NB_WORKSPACE_ID ({process_says})."
+        )
+
+    def _from_token(self) -> tuple[Workspace | None, str]:
+        token = get_access_token()
+        if token is None:
+            return None, "there is none"
+        workspace_id = _claim(token.claims, self._workspace_claim)
+        if workspace_id is None:
+            raise WorkspaceUnknown(f"The access token has no claim {self._workspace_claim!r}.")
+        tenant_id = _claim(token.claims, self._tenant_claim) if self._tenant_claim else None
+        return _workspace("access token", workspace_id, tenant_id or ""), ""
+
+    def _from_edge(self, request: Request | None) -> tuple[Workspace | None, str]:
+        if request is None:
+            return None, "no HTTP request"
+        if not self._trusts(request):
+            return None, "not trusted from this peer"
+        workspace_id = _single_header(request, WORKSPACE_HEADER)
+        if workspace_id is None:
+            return None, f"no {WORKSPACE_HEADER}"
+        tenant_id = _single_header(request, TENANT_HEADER) or ""
+        return _workspace("edge headers", workspace_id, tenant_id), ""
+
+
+def _from_process(request: Request | None) -> tuple[Workspace | None, str]:
+    # Not at import: the settings' libraries are not needed to import an author's server.
+    from nimble_lifecycle.settings import WorkspaceSettings  # noqa: PLC0415
+
+    if request is not None:
+        return None, "not for calls over HTTP"
+    workspace_id = WorkspaceSettings().workspace_id
+    if workspace_id is None:
+        return None, "not set"
+    return _workspace("NB_WORKSPACE_ID", workspace_id, ""), ""
+
+
+def _agreed(claimed: Workspace | None, edge: Workspace | None) -> Workspace | None:
+    if claimed is None or edge is None:
+        return claimed or edge
+    tenants = {claimed.tenant_id, edge.tenant_id} - {""}
+    if claimed.workspace_id != edge.workspace_id or len(tenants) > 1:
+        raise WorkspaceUnknown("The access token and the edge headers name different workspaces.")
+    return Workspace(claimed.workspace_id, "".join(tenants))
+
+
+def _workspace(source: str, workspace_id: str, tenant_id: str) -> Workspace:
+    try:
+        return Workspace(workspace_id, tenant_id)
+    except ValueError as error:
+        raise WorkspaceUnknown(f"The {source} cannot be used: {error}.") from None
+
+
+def _claim(claims: Mapping[str, object], name: str) -> str | None:
+    value = claims.get(name)
+    if value is not None and not isinstance(value, str):
+        raise WorkspaceUnknown(f"The claim {name!r} of the access token is not a text.")
+    return value
+
+
+def _single_header(request: Request, name: str) -> str | None:
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise WorkspaceUnknown(f"The request has {len(values)} {name} headers; one is allowed.")
+    return values[0] if values else None
+
+
+def _current_request() -> Request | None:
+    try:
+        return get_http_request()
+    except RuntimeError:
+        return None
+
+
+def _edge_trust(setting: EdgeTrust) -> Callable[[Request], bool]:
+    if isinstance(setting, Mapping):
+        return _secret_headers(setting)
+    if isinstance(setting, str):
+        raise ConfigurationError('trust_edge_headers takes a list of networks: ["10.0.0.0/8"]')
+    if not isinstance(setting, bool):
+        return _networks(setting)
+    return _from_loopback if setting else lambda _request: False
+
+
+def _secret_headers(secrets: Mapping[str, str]) -> Callable[[Request], bool]:
+    if not secrets or not all(name and value for name, value in secrets.items()):
+        raise ConfigurationError("trust_edge_headers needs a secret header's name and value")
+
+    def trusts(request: Request) -> bool:
+        return all(_has_secret(request, name, value) for name, value in secrets.items())
+
+    return trusts
+
+
+def _has_secret(request: Request, name: str, value: str) -> bool:
+    values = request.headers.getlist(name)
+    return len(values) == 1 and hmac.compare_digest(values[0].encode(), value.encode())
+
+
+def _networks(setting: Sequence[str]) -> Callable[[Request], bool]:
+    try:
+        networks = [ipaddress.ip_network(network) for network in setting]
+    except ValueError as error:
+        raise ConfigurationError(f"trust_edge_headers: {error}") from None
+
+    def trusts(request: Request) -> bool:
+        peer = _peer(request)
+        return peer is not None and any(peer in network for network in networks)
+
+    return trusts
+
+
+def _from_loopback(request: Request) -> bool:
+    peer = _peer(request)
+    return peer is not None and peer.is_loopback
+
+
+def _peer(request: Request) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(request.client.host if request.client else "")
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

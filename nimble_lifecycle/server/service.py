@@ -1,0 +1,219 @@
+"""What runs while a server serves: host calls become rows, ordinary tools get the tenancy.
+
+Made when serving starts and closed when it ends. No answer carries a DSN, a path, a stack or the
+vendor's words.
+"""
+
+import logging
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+from fastmcp import Context
+from fastmcp.exceptions import ToolError
+from fastmcp.server.dependencies import get_context
+from pydantic import BaseModel
+
+from nimble_lifecycle.errors import (
+    SchemaMissing,
+    SchemaOutdated,
+    SchemaTooNew,
+    StoreError,
+    WorkspaceUnknown,
+)
+from nimble_lifecycle.protocol import Event, Json, Reason, Tenancy, Workspace
+from nimble_lifecycle.server.deadline import AuthorError, Deadline, Late, blamed
+from nimble_lifecycle.server.handler import Handler
+from nimble_lifecycle.server.heartbeat import Heartbeat
+from nimble_lifecycle.server.identity import Identity
+from nimble_lifecycle.server.ready import NotReady, usable
+
+if TYPE_CHECKING:
+    from nimble_lifecycle.store import Recorded, Store
+
+T = TypeVar("T")
+WorkspaceSource: TypeAlias = Callable[[Context], object]
+"""An author's function from the context of a call to its `Workspace`, plain or async."""
+ParamsSource: TypeAlias = Callable[[Workspace], BaseModel]
+"""An author's function from a workspace to the params of its tenancy."""
+
+STORE_SLOTS: Final = 8
+"""Store calls in flight at most, counted until their threads end."""
+AUTHOR_SLOTS: Final = 32
+"""Plain functions of the author running at most, likewise."""
+
+_MIGRATE: Final = "Run `nimble-reconcile migrate`."
+_NOT_RECORDED: Final[dict[type[StoreError], str]] = {
+    SchemaMissing: f"The lifecycle database has no tables. {_MIGRATE}",
+    SchemaOutdated: f"The lifecycle database is older than this server. {_MIGRATE}",
+    SchemaTooNew: "The lifecycle database is newer than this server. Upgrade nimble-lifecycle.",
+}
+_UNAVAILABLE: Final = "The lifecycle database did not answer in time. Call again."
+_LATE: Final = "The lifecycle call did not end in time. Call again."
+_FAILED: Final = "A function of this server failed; its log says how. Call again later."
+_WORDS: Final = {
+    Event.READY: "This workspace's resource is being taken care of.",
+    Event.REMOVING: "This workspace's resource will be released.",
+}
+_NOTHING_TO_RELEASE: Final = "There is nothing to release for this workspace."
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What the author told `Lifecycle`; see there."""
+
+    kind: str
+    identity: Identity
+    workspace: WorkspaceSource | None
+    params: ParamsSource | None
+    deadline: float
+
+
+class Service:
+    """The serving side of one `Lifecycle`; belongs to one event loop."""
+
+    def __init__(self, store: "Store", author: Declaration) -> None:
+        from nimble_lifecycle.store import Threads  # noqa: PLC0415  # loads the database libraries
+
+        self._store = store
+        self._author = author
+        self._store_threads = Threads(STORE_SLOTS, "nimble-store")
+        self._author_threads = Threads(AUTHOR_SLOTS, "nimble-author")
+        self.heartbeat = Heartbeat(self._used_workspace, self._touch)
+
+    async def open(self) -> None:
+        """Name the database on stderr and open it; a server whose database is down starts too."""
+        sys.stderr.write(f"nimble-lifecycle: {self._author.kind!r} uses {self._store.location}\n")
+        try:
+            async with Deadline(self._author.deadline).limit():
+                await self._store_threads.run(self._store.open)
+        except (StoreError, Late) as error:
+            why = str(error) or f"no answer in {self._author.deadline:g} s"
+            logger.warning("lifecycle calls fail until the database can be used: %s", why)
+        except Exception:
+            logger.exception("lifecycle calls fail until the database can be used")
+
+    async def close(self) -> None:
+        """End heartbeats, connections and idle threads, waiting for nothing that hangs."""
+        await self.heartbeat.close()
+        try:
+            async with Deadline(self._author.deadline).limit():
+                await self._store_threads.run(self._store.close)
+        except Late:
+            logger.warning("the database did not close in time")
+        self._store_threads.close()
+        self._author_threads.close()
+
+    async def answer(self, handler: Handler, arguments: Mapping[str, object]) -> str:
+        """Record what a host says, then ask the author's function for its words.
+
+        Raises `ToolError`; what was recorded before it stays recorded.
+        """
+        reason = Reason.parse(arguments.get("reason"))
+        async with self._answering() as deadline:
+            workspace = await self._workspace(deadline)
+            if handler.event is Event.READY:
+                recorded = await self._ready(workspace, reason, deadline)
+            else:
+                found = await self._removing(workspace, deadline)
+                if found is None:
+                    return _NOTHING_TO_RELEASE
+                recorded = found
+            given = {"tenancy": recorded.tenancy, "reason": reason}
+            words = await handler.call(given, self._author_threads, deadline)
+            return _text(handler, words)
+
+    async def ready_tenancy(self) -> Tenancy:
+        """Give the tenancy of the current call's workspace; raises `NotReady` or `ToolError`.
+
+        Where none was ever asked for, it is asked for now.
+        """
+        async with self._answering() as deadline:
+            workspace = await self._workspace(deadline)
+            tenancy = await self._in_store(
+                deadline, partial(self._store.tenancy, workspace, self._author.kind)
+            )
+            if tenancy is None:
+                tenancy = (await self._ready(workspace, Reason.RESUME, deadline)).tenancy
+        if not usable(tenancy):
+            raise NotReady(tenancy.phase)
+        return tenancy
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncGenerator[Deadline]:
+        """End the block at the deadline, and say in fixed words why it failed."""
+        deadline = Deadline(self._author.deadline)
+        try:
+            async with deadline.limit():
+                yield deadline
+        except WorkspaceUnknown as error:
+            raise ToolError(str(error)) from None
+        except StoreError as error:
+            logger.warning("a lifecycle call was not recorded: %s", error)
+            raise ToolError(_NOT_RECORDED.get(type(error), _UNAVAILABLE)) from None
+        except Late:
+            raise ToolError(_LATE) from None
+        except AuthorError:
+            raise ToolError(_FAILED) from None
+        except Exception:
+            # FastMCP would show its text, and a driver's text may hold anything.
+            logger.exception("a lifecycle call failed")
+            raise ToolError(_FAILED) from None
+
+    async def _workspace(self, deadline: Deadline) -> Workspace:
+        if self._author.workspace is None:
+            return self._author.identity.workspace()
+        ask = partial(self._author.workspace, get_context())
+        found = await deadline.call(self._author_threads, "the `workspace` function", ask)
+        if not isinstance(found, Workspace):
+            raise WorkspaceUnknown("The server's `workspace` function gave no Workspace.")
+        return found
+
+    async def _params(self, workspace: Workspace, deadline: Deadline) -> dict[str, Json]:
+        if self._author.params is None:
+            return {}
+        ask = partial(self._author.params, workspace)
+        with blamed("the `params` function"):
+            model = await deadline.call(self._author_threads, "the `params` function", ask)
+            if not isinstance(model, BaseModel):
+                raise TypeError(f"params must give a pydantic model, not {type(model).__name__}")
+            return model.model_dump(mode="json")
+
+    async def _ready(self, workspace: Workspace, reason: Reason, deadline: Deadline) -> "Recorded":
+        params = await self._params(workspace, deadline)
+        write = partial(self._store.ready, workspace, self._author.kind, reason, params)
+        return await self._in_store(deadline, write)
+
+    async def _removing(self, workspace: Workspace, deadline: Deadline) -> "Recorded | None":
+        write = partial(self._store.removing, workspace, self._author.kind)
+        try:
+            return await self._in_store(deadline, write)
+        finally:
+            # Whether or not this answer came in time: the next use of the workspace must be noted.
+            self.heartbeat.forget(workspace)
+
+    async def _in_store(self, deadline: Deadline, work: "Callable[..., T]") -> T:
+        return await deadline.run(self._store_threads, partial(work, until=deadline.until))
+
+    async def _used_workspace(self) -> Workspace:
+        deadline = Deadline(self._author.deadline)
+        async with deadline.limit():
+            return await self._workspace(deadline)
+
+    async def _touch(self, workspace: Workspace) -> None:
+        deadline = Deadline(self._author.deadline)
+        async with deadline.limit():
+            await self._in_store(deadline, partial(self._store.touch, workspace, self._author.kind))
+
+
+def _text(handler: Handler, words: object) -> str:
+    if isinstance(words, str):
+        return words
+    if words is not None:
+        logger.warning("%s gave a %s, not a text", handler.label, type(words).__name__)
+    return _WORDS[handler.event]

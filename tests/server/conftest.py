@@ -1,0 +1,73 @@
+"""What the tests of the server half share: rows as they are, and the workspace of the process."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from nimble_lifecycle import Tenancy, Workspace
+from nimble_lifecycle.store import Store
+
+Row = dict[str, object]
+
+
+class Table:
+    """The rows of a database, read and changed as another process would."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store = Store(url)
+
+    def rows(self, columns: str = "*") -> list[Row]:
+        """Give the tenancies, oldest first."""
+        query = sa.text(f"SELECT {columns} FROM nimble_tenancy ORDER BY first_seen_at")
+        found = self.store.reading(
+            time.monotonic() + 5, lambda at: at.execute(query).mappings().all()
+        )
+        return [dict(row) for row in found]
+
+    def change(self, assignments: str) -> None:
+        """Change all tenancies, as a worker would."""
+        self.execute(f"UPDATE nimble_tenancy SET {assignments}")
+
+    def execute(self, sql: str) -> None:
+        """Run a statement."""
+        statement = sa.text(sql)
+        self.store.writing(time.monotonic() + 5, lambda at: at.execute(statement).close())
+
+    def tenancy(self, workspace_id: str, kind: str = "acme") -> Tenancy | None:
+        """Give a workspace's newest tenancy."""
+        workspace = Workspace(workspace_id)
+        return self.store.tenancy(workspace, kind, until=time.monotonic() + 5)
+
+    def wait(self, condition: Callable[[Row], object], seconds: float = 10) -> Row:
+        """Give the one row once it is there and the condition holds."""
+        end = time.monotonic() + seconds
+        while True:
+            rows = self.rows()
+            if rows and condition(rows[0]):
+                return rows[0]
+            assert time.monotonic() < end, rows
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def table(database_url: str) -> Iterator[Table]:
+    table = Table(database_url)
+    yield table
+    table.store.close()
+
+
+@pytest.fixture
+def sqlite_table(sqlite_url: str) -> Iterator[Table]:
+    table = Table(sqlite_url)
+    yield table
+    table.store.close()
+
+
+@pytest.fixture(autouse=True)
+def process_workspace(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Set the workspace of a process that serves one, as older hosts do."""
+    monkeypatch.setenv("NB_WORKSPACE_ID", "ws_1")
+    return "ws_1"

@@ -1,0 +1,189 @@
+"""A host's calls become rows, whatever arguments come with them."""
+
+import asyncio
+
+import pytest
+from fastmcp import Client, Context, FastMCP
+from fastmcp.dependencies import Depends
+from pydantic import BaseModel
+
+from nimble_lifecycle import Lifecycle, Reason, Tenancy, Workspace
+
+pytestmark = pytest.mark.anyio
+
+
+def acme(url, **settings):
+    mcp = FastMCP("acme")
+    lifecycle = Lifecycle(mcp, database_url=url, **settings)
+
+    @lifecycle.on_ready
+    def workspace_ready(tenancy: Tenancy, reason: Reason) -> str:
+        """Set up Acme."""
+        return f"{reason} {tenancy.workspace_id} {tenancy.phase}"
+
+    @lifecycle.on_removing
+    def workspace_removing(tenancy: Tenancy) -> str:
+        return f"Releasing {tenancy.workspace_id}."
+
+    return mcp
+
+
+async def text_of(client, tool, arguments=None):
+    result = await client.call_tool(tool, arguments or {})
+    (content,) = result.content
+    return content.text
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_install_records_the_intent_and_gives_the_functions_words(table, mode):
+    async with Client(acme(table.url), mode=mode) as client:
+        assert await text_of(client, "workspace_ready", {"reason": "install"}) == (
+            "install ws_1 pending"
+        )
+    (row,) = table.rows("workspace_id, kind, desired, last_reason, incarnation")
+    assert row == {
+        "workspace_id": "ws_1",
+        "kind": "acme",
+        "desired": "wanted",
+        "last_reason": "install",
+        "incarnation": 1,
+    }
+
+
+async def test_removing_asks_for_the_release_and_ready_withdraws_it(table):
+    async with Client(acme(table.url)) as client:
+        await text_of(client, "workspace_ready")
+        table.change("create_started_at = first_seen_at, phase = 'ready', external_id = 'x'")
+        assert await text_of(client, "workspace_removing") == "Releasing ws_1."
+        assert [row["desired"] for row in table.rows()] == ["release"]
+        assert await text_of(client, "workspace_ready") == "resume ws_1 ready"
+        assert [row["desired"] for row in table.rows()] == ["wanted"]
+
+
+async def test_removing_an_unknown_workspace_is_success_and_makes_no_row(sqlite_table):
+    async with Client(acme(sqlite_table.url)) as client:
+        said = await text_of(client, "workspace_removing")
+        assert said == await text_of(client, "workspace_removing")
+    assert "nothing to release" in said
+    assert sqlite_table.rows() == []
+
+
+@pytest.mark.parametrize("reason", [None, "null", 7, "upgrade", ["install"], {}])
+async def test_an_unknown_reason_means_resume(sqlite_table, reason):
+    async with Client(acme(sqlite_table.url)) as client:
+        said = await text_of(client, "workspace_ready", {"reason": reason})
+    assert said.startswith("resume")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_undeclared_arguments_are_ignored(sqlite_table, mode):
+    extra = {"reason": "install", "_gateway": {"trace": 1}, "tenancy": "ws_other", "x": None}
+    async with Client(acme(sqlite_table.url), mode=mode) as client:
+        assert await text_of(client, "workspace_ready", extra) == "install ws_1 pending"
+        assert await text_of(client, "workspace_removing", extra) == "Releasing ws_1."
+    assert [row["workspace_id"] for row in sqlite_table.rows()] == ["ws_1"]
+
+
+async def test_async_functions_context_and_depends_work(sqlite_table):
+    mcp = FastMCP("acme")
+    lifecycle = Lifecycle(mcp, database_url=sqlite_table.url)
+
+    def greeting() -> str:
+        return "Hello"
+
+    @lifecycle.on_ready
+    async def hello(ctx: Context, *, word: str = Depends(greeting), limit: int = 5) -> str:
+        return f"{word} from {ctx.fastmcp.name} {limit}"
+
+    async with Client(mcp) as client:
+        assert await text_of(client, "hello", {"limit": 9, "word": "Bye"}) == "Hello from acme 5"
+
+
+async def test_without_words_a_fixed_sentence_answers(sqlite_table):
+    mcp = FastMCP("acme")
+    lifecycle = Lifecycle(mcp, database_url=sqlite_table.url)
+    lifecycle.on_ready(name="up")(lambda: None)
+    async with Client(mcp) as client:
+        assert "taken care of" in await text_of(client, "up")
+
+
+async def test_params_are_kept_as_json_and_a_change_is_a_new_generation(table):
+    class Plan(BaseModel):
+        name: str
+        seats: int
+
+    seats = [3]
+    mcp = acme(table.url, params=lambda ws: Plan(name=f"plan of {ws.workspace_id}", seats=seats[0]))
+    async with Client(mcp) as client:
+        await text_of(client, "workspace_ready")
+        assert table.tenancy("ws_1").params == {"name": "plan of ws_1", "seats": 3}
+        (before,) = table.rows("generation")
+        seats[0] = 4
+        await text_of(client, "workspace_ready")
+        (after,) = table.rows("generation")
+    assert table.tenancy("ws_1").params["seats"] == 4
+    assert after["generation"] == before["generation"] + 1
+
+
+async def test_two_racing_ready_calls_make_one_row(table):
+    async with Client(acme(table.url)) as client:
+        await asyncio.gather(
+            *(text_of(client, "workspace_ready", {"reason": r}) for r in ("install", "resume"))
+        )
+    assert len(table.rows()) == 1
+
+
+async def test_servers_of_two_kinds_on_one_database_have_rows_of_their_own(sqlite_table):
+    for kind in ("one", "two"):
+        async with Client(acme(sqlite_table.url, kind=kind)) as client:
+            await text_of(client, "workspace_ready")
+    assert [row["kind"] for row in sqlite_table.rows()] == ["one", "two"]
+
+
+async def test_a_function_that_raises_keeps_the_intent_and_shows_nothing(sqlite_table, caplog):
+    mcp = FastMCP("acme")
+    lifecycle = Lifecycle(mcp, database_url=sqlite_table.url)
+    secret = "postgresql://admin:hunter2@db/acme"
+
+    @lifecycle.on_ready
+    def broken() -> str:
+        raise RuntimeError(secret)
+
+    async with Client(mcp) as client:
+        result = await client.call_tool("broken", {}, raise_on_error=False)
+    assert result.is_error
+    assert "hunter2" not in repr(result)
+    assert "RuntimeError" not in repr(result)
+    assert [row["desired"] for row in sqlite_table.rows()] == ["wanted"]
+    assert secret in caplog.text
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), StopIteration(), TimeoutError(), KeyError("x")])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_nothing_a_function_raises_ends_the_server(sqlite_table, raised, is_async):
+    mcp = FastMCP("acme")
+    lifecycle = Lifecycle(mcp, database_url=sqlite_table.url)
+
+    def plain() -> str:
+        raise raised
+
+    async def coroutine() -> str:
+        raise raised
+
+    lifecycle.on_ready(name="broken")(coroutine if is_async else plain)
+    async with Client(mcp) as client:
+        for _ in range(2):
+            result = await client.call_tool("broken", {}, raise_on_error=False)
+            assert result.is_error
+            assert "failed" in result.content[0].text
+
+
+async def test_params_that_fail_record_nothing(sqlite_table):
+    def params(workspace: Workspace) -> BaseModel:
+        raise LookupError(workspace.workspace_id)
+
+    async with Client(acme(sqlite_table.url, params=params)) as client:
+        result = await client.call_tool("workspace_ready", {}, raise_on_error=False)
+    assert result.is_error
+    assert sqlite_table.rows() == []

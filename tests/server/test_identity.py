@@ -1,0 +1,237 @@
+"""The workspace of a call: verified claims, a trusted edge, the process; else a clear error."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+from fastmcp import Client, FastMCP
+from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+from fastmcp.utilities.tests import asgi_server
+from starlette.middleware import Middleware
+
+from nimble_lifecycle import Lifecycle, Workspace
+from nimble_lifecycle.errors import WorkspaceUnknown
+
+pytestmark = pytest.mark.anyio
+CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "up", "arguments": {}, "_meta": {"workspace_id": "ws_meta"}},
+}
+
+
+class From:
+    """Makes every request come from one peer."""
+
+    def __init__(self, app, peer):
+        self.app, self.peer = app, peer
+
+    async def __call__(self, scope, receive, send):
+        await self.app({**scope, "client": self.peer}, receive, send)
+
+
+def token(**claims):
+    return {"client_id": "host", "scopes": [], **claims}
+
+
+TOKENS = {
+    "one": token(workspace_id="ws_one", tenant_id="t"),
+    "two": token(workspace_id="ws_two"),
+    "none": token(),
+    "number": token(workspace_id=7),
+    "blank": token(workspace_id=" "),
+    "own": token(org="o", team="ws_own"),
+}
+
+
+@asynccontextmanager
+async def edge(table, peer=("10.1.2.3", 5), auth=False, **settings):
+    """Serve over HTTP; gives a function that calls `up` with headers and tells how it went."""
+    mcp = FastMCP("acme", auth=StaticTokenVerifier(TOKENS) if auth else None)
+    Lifecycle(mcp, database_url=table.url, **settings).on_ready(name="up")(lambda: "up")
+    options = {"stateless_http": True, "json_response": True}
+    async with (
+        asgi_server(mcp, middleware=[Middleware(From, peer=peer)], **options) as server,
+        server.http_client() as http,
+    ):
+
+        async def call(*headers, bearer=None):
+            sent = [("accept", "application/json, text/event-stream"), *headers]
+            if bearer:
+                sent.append(("authorization", f"Bearer {bearer}"))
+            answer = await http.post(server.url, json=CALL, headers=sent)
+            assert answer.status_code == 200, answer.text
+            result = answer.json()["result"]
+            return result["isError"], result["content"][0]["text"]
+
+        yield call
+
+
+def ws(value):
+    return ("x-workspace-id", value)
+
+
+def workspaces(table):
+    return [(row["tenant_id"], row["workspace_id"]) for row in table.rows()]
+
+
+async def test_claims_name_the_workspace_and_a_rotated_token_another(sqlite_table):
+    async with edge(sqlite_table, auth=True) as call:
+        assert await call(bearer="one") == (False, "up")
+        assert await call(bearer="two") == (False, "up")
+    assert workspaces(sqlite_table) == [("t", "ws_one"), ("", "ws_two")]
+
+
+async def test_a_rotated_token_in_one_session_names_another_workspace(sqlite_table):
+    mcp = FastMCP("acme", auth=StaticTokenVerifier(TOKENS))
+    Lifecycle(mcp, database_url=sqlite_table.url).on_ready(name="up")(lambda: "up")
+    bearer = ["one"]
+
+    async def rotate(request):
+        request.headers["authorization"] = f"Bearer {bearer[0]}"
+
+    async with asgi_server(mcp) as server:
+
+        def http_client(**settings):
+            client = server.http_client(**settings)
+            client.event_hooks["request"].append(rotate)
+            return client
+
+        transport = server.transport(httpx_client_factory=http_client)
+        async with Client(transport, mode="legacy") as client:
+            await client.call_tool("up", {})
+            bearer[0] = "two"
+            await client.call_tool("up", {})
+    assert workspaces(sqlite_table) == [("t", "ws_one"), ("", "ws_two")]
+
+
+async def test_the_claims_names_are_configurable(sqlite_table):
+    async with edge(sqlite_table, auth=True, claims=("team", "org")) as call:
+        assert await call(bearer="own") == (False, "up")
+    assert workspaces(sqlite_table) == [("o", "ws_own")]
+
+
+@pytest.mark.parametrize("bearer", ["none", "number", "blank"])
+async def test_a_token_that_does_not_name_it_is_an_error_and_no_fall_through(sqlite_table, bearer):
+    trust = {"trust_edge_headers": ["10.0.0.0/8"]}
+    async with edge(sqlite_table, auth=True, **trust) as call:
+        is_error, said = await call(ws("ws_edge"), bearer=bearer)
+    assert is_error
+    assert "token" in said
+    assert sqlite_table.rows() == []
+
+
+async def test_a_claim_and_a_trusted_header_must_agree(sqlite_table):
+    trust = {"trust_edge_headers": ["10.0.0.0/8"]}
+    async with edge(sqlite_table, auth=True, **trust) as call:
+        assert (await call(ws("ws_two"), bearer="one"))[0]
+        assert (await call(ws("ws_one"), ("x-tenant-id", "other"), bearer="one"))[0]
+        assert sqlite_table.rows() == []
+        assert not (await call(ws("ws_one"), bearer="one"))[0]
+        assert not (await call(ws("ws_two"), ("x-tenant-id", "t2"), bearer="two"))[0]
+    assert workspaces(sqlite_table) == [("t", "ws_one"), ("t2", "ws_two")]
+
+
+TRUSTED = [
+    (["192.168.0.0/16", "10.0.0.0/8"], ("10.9.9.9", 1), []),
+    (["10.0.0.0/8"], ("::ffff:10.0.0.1", 1), []),
+    (["fd00::/8"], ("fd00::1", 1), []),
+    (True, ("127.0.0.1", 1), []),
+    (True, ("::1", 1), []),
+    ({"x-edge": "s3cret"}, ("8.8.8.8", 1), [("x-edge", "s3cret")]),
+]
+UNTRUSTED = [
+    (False, ("127.0.0.1", 1), []),
+    (True, ("10.0.0.1", 1), []),
+    (True, None, []),
+    (True, ("testclient", 1), []),
+    ([], ("10.0.0.1", 1), []),
+    (["10.0.0.0/8"], ("11.0.0.1", 1), [("x-forwarded-for", "10.0.0.1")]),
+    ({"x-edge": "s3cret"}, ("127.0.0.1", 1), []),
+    ({"x-edge": "s3cret"}, ("127.0.0.1", 1), [("x-edge", "wrong")]),
+    ({"x-edge": "s3cret"}, ("127.0.0.1", 1), [("x-edge", "s3cret"), ("x-edge", "s3cret")]),
+]
+
+
+@pytest.mark.parametrize(("trust", "peer", "headers"), TRUSTED)
+async def test_headers_of_a_trusted_edge_count(sqlite_table, trust, peer, headers):
+    async with edge(sqlite_table, peer, trust_edge_headers=trust) as call:
+        assert await call(ws("ws_edge"), ("x-tenant-id", "t"), *headers) == (False, "up")
+    assert workspaces(sqlite_table) == [("t", "ws_edge")]
+
+
+@pytest.mark.parametrize(("trust", "peer", "headers"), UNTRUSTED)
+async def test_headers_of_anyone_else_do_not(sqlite_table, trust, peer, headers):
+    async with edge(sqlite_table, peer, trust_edge_headers=trust) as call:
+        is_error, said = await call(ws("ws_edge"), *headers)
+    assert is_error
+    assert "access token" in said
+    assert "edge headers (not trusted" in said
+    assert "NB_WORKSPACE_ID (not for calls over HTTP)" in said
+    assert "s3cret" not in said
+    assert sqlite_table.rows() == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [ws("a"), ws("b")],
+        [ws("a"), ws("a")],
+        [ws("a"), ("x-tenant-id", "t"), ("x-tenant-id", "t")],
+        [ws("")],
+        [ws("x" * 300)],
+        [("x-tenant-id", "t")],
+    ],
+)
+async def test_doubled_or_unusable_headers_are_an_error(sqlite_table, headers):
+    async with edge(sqlite_table, trust_edge_headers=["10.0.0.0/8"]) as call:
+        assert (await call(*headers))[0]
+    assert sqlite_table.rows() == []
+
+
+async def test_the_process_workspace_counts_where_there_is_no_request(sqlite_table, monkeypatch):
+    mcp = FastMCP("acme")
+    Lifecycle(mcp, database_url=sqlite_table.url).on_ready(name="up")(lambda: "up")
+    async with Client(mcp) as client:
+        await client.call_tool("up", {"workspace_id": "ws_argument"})
+        for unusable in (None, "", "a\nb"):
+            if unusable is None:
+                monkeypatch.delenv("NB_WORKSPACE_ID")
+            else:
+                monkeypatch.setenv("NB_WORKSPACE_ID", unusable)
+            result = await client.call_tool("up", {}, raise_on_error=False)
+            assert result.is_error
+            assert "NB_WORKSPACE_ID" in result.content[0].text
+    assert workspaces(sqlite_table) == [("", "ws_1")]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_of_the_author_replaces_all_sources(sqlite_table, is_async):
+    def plain(ctx):
+        return Workspace(f"of {ctx.fastmcp.name}", "t")
+
+    async def coroutine(ctx):
+        return plain(ctx)
+
+    async with edge(sqlite_table, auth=True, workspace=coroutine if is_async else plain) as call:
+        assert await call(bearer="one") == (False, "up")
+    assert workspaces(sqlite_table) == [("t", "of acme")]
+
+
+async def test_what_the_authors_function_cannot_give_is_an_error(sqlite_table, caplog):
+    def unknown(ctx):
+        raise WorkspaceUnknown("Ask for a seat first.")
+
+    def broken(ctx):
+        raise RuntimeError("postgresql://admin:hunter2@db")
+
+    said = []
+    for source in (unknown, broken, lambda _ctx: None):
+        async with edge(sqlite_table, workspace=source) as call:
+            is_error, text = await call()
+            assert is_error
+            said.append(text)
+    assert said[0] == "Ask for a seat first."
+    assert "hunter2" not in said[1]
+    assert "no Workspace" in said[2]
+    assert sqlite_table.rows() == []
