@@ -1,0 +1,107 @@
+"""Handlers are what the wire lists under the marker, and nothing a host would refuse."""
+
+import asyncio
+
+import pytest
+from fastmcp import FastMCP
+from mcp.types import Tool, ToolExecution
+
+from nimble_lifecycle.manifest.block import Handlers, find_handlers, listed_tools
+from nimble_lifecycle.protocol import LIFECYCLE_ID, Event
+
+READY = {LIFECYCLE_ID: {"event": "ready"}}
+REMOVING = {LIFECYCLE_ID: {"event": "removing"}}
+
+
+def handlers(server: FastMCP) -> Handlers:
+    return find_handlers(asyncio.run(listed_tools(server)))
+
+
+@pytest.fixture
+def server() -> FastMCP:
+    mcp = FastMCP("acme")
+
+    @mcp.tool(meta=READY)
+    def workspace_ready(reason: str = "resume") -> str:
+        return reason
+
+    @mcp.tool(meta=REMOVING)
+    def workspace_removing() -> str:
+        return ""
+
+    @mcp.tool
+    def ordinary(needed: str) -> str:
+        return needed
+
+    return mcp
+
+
+def tool(name: str, marker: object, **fields: object) -> Tool:
+    schema = fields.pop("input_schema", {"type": "object"})
+    return Tool(name=name, input_schema=schema, _meta={LIFECYCLE_ID: marker}, **fields)
+
+
+def test_handlers_are_found_by_their_marker(server):
+    found = handlers(server)
+    assert found.names == {Event.READY: "workspace_ready", Event.REMOVING: "workspace_removing"}
+    assert found.findings == []
+
+
+def test_a_mounted_handler_has_the_name_that_the_wire_names(server):
+    parent = FastMCP("parent")
+    parent.mount(server, namespace="mail")
+    assert handlers(parent).names[Event.READY] == "mail_workspace_ready"
+
+
+def test_of_several_versions_the_newest_counts_as_on_the_wire():
+    mcp = FastMCP("acme")
+    for version, meta in [("1.0", READY), ("2.0", READY)]:
+        mcp.tool(lambda: "", name="workspace_ready", version=version, meta=meta)
+    for version, meta in [("1.0", REMOVING), ("2.0", None)]:
+        mcp.tool(lambda: "", name="workspace_removing", version=version, meta=meta)
+    assert handlers(mcp) == Handlers({Event.READY: "workspace_ready"}, [])
+
+
+def test_a_server_without_handlers_has_no_names():
+    assert handlers(FastMCP("plain")) == Handlers({}, [])
+
+
+def test_the_lifespan_is_not_entered():
+    entered = []
+
+    async def lifespan(_: FastMCP):
+        entered.append(True)
+        yield {}
+
+    handlers(FastMCP("acme", lifespan=lifespan))
+    assert entered == []
+
+
+@pytest.mark.parametrize(
+    ("tools", "words"),
+    [
+        (
+            [tool("a", {"event": "ready"}), tool("b", {"event": "ready"})],
+            'event "ready" is marked on "a", "b": hosts call none; keep one',
+        ),
+        (
+            [tool("a", {"event": "ready"}, input_schema={"type": "object", "required": ["x"]})],
+            'tool "a" requires x: hosts call it without arguments; give each parameter a default',
+        ),
+        (
+            [tool("a", {"event": "ready"}, execution=ToolExecution(task_support="optional"))],
+            'tool "a" has task support "optional": hosts refuse it; set task=False',
+        ),
+        ([tool("a", {"event": "upgraded"})], 'tool "a" is marked for an event no host knows'),
+        ([tool("a", {"event": ["ready"]})], 'tool "a" is marked for an event no host knows'),
+        ([tool("a", "ready")], 'tool "a" is marked for an event no host knows'),
+    ],
+)
+def test_a_handler_that_hosts_would_refuse_is_a_finding(tools, words):
+    [finding] = find_handlers(tools).findings
+    assert finding.startswith(words)
+
+
+def test_task_support_forbidden_is_no_finding():
+    allowed = tool("a", {"event": "ready"}, execution=ToolExecution(task_support="forbidden"))
+    assert find_handlers([allowed]).findings == []

@@ -1,0 +1,329 @@
+"""`nimble-manifest` as a build calls it: files in, file and exit code out."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from nimble_lifecycle.manifest.cli import main
+from nimble_lifecycle.protocol import HOST_ID
+
+SCHEMAS = Path(__file__).parents[2].parent / "shared" / "schemas"
+SERVER = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastmcp import FastMCP
+
+print("imported")
+mcp = FastMCP("acme")
+not_a_server = 3
+
+@dataclass
+class Campaign:
+    name: str
+
+@mcp.tool(meta={"ai.nimblebrain/lifecycle": {"event": "ready"}})
+def workspace_ready(reason: str = "resume") -> str:
+    return reason
+
+@mcp.tool(meta={"ai.nimblebrain/lifecycle": {"event": "removing"}})
+def workspace_removing() -> str:
+    return ""
+
+plain = FastMCP("plain")
+twice = FastMCP("twice")
+twice.mount(mcp, namespace="a")
+twice.mount(mcp, namespace="b")
+"""
+WITH_LIFECYCLE = """
+from fastmcp import FastMCP
+from nimble_lifecycle import Lifecycle
+
+mcp = FastMCP("acme")
+lifecycle = Lifecycle(mcp)
+
+@lifecycle.on_ready
+def workspace_ready(tenancy, reason) -> str:
+    return ""
+
+@lifecycle.on_removing(name="goodbye")
+async def workspace_removing() -> str:
+    return ""
+"""
+MANIFEST = {
+    "manifest_version": "0.3",
+    "name": "acme-outreach",
+    "version": "1.0.0",
+    "description": "Campaigns für alle",
+    "author": {"name": "Acme"},
+    "_meta": {
+        "dev.mpak/registry": {"score": 1},
+        HOST_ID: {"host_version": "1.5", "name": "Acme", "placements": []},
+    },
+    "server": {
+        "type": "python",
+        "entry_point": "server.py",
+        "mcp_config": {"command": "python", "args": ["server.py"]},
+    },
+}
+NAMES = {"on_ready": "workspace_ready", "on_removing": "workspace_removing"}
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch) -> Path:
+    """Make a project with a server and a manifest the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    (tmp_path / "server.py").write_text(SERVER)
+    save(MANIFEST)
+    return tmp_path
+
+
+def save(manifest: object) -> None:
+    text = json.dumps(manifest, indent=2, ensure_ascii=False)
+    Path("manifest.json").write_text(text + "\n", encoding="utf-8")
+
+
+def load() -> dict:
+    return json.loads(Path("manifest.json").read_bytes())
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return ended.value.code
+
+
+def with_block(block: dict, **fields: object) -> dict:
+    return {**MANIFEST, **fields, "_meta": {**MANIFEST["_meta"], HOST_ID: block}}
+
+
+@pytest.mark.parametrize("target", ["server.py:mcp", "server:mcp", "./server.py:mcp"])
+def test_write_adds_the_names_and_check_is_then_content(target):
+    assert run("check", target) == 1
+    assert run("write", target) == 0
+    assert load() == with_block({**MANIFEST["_meta"][HOST_ID], "lifecycle": NAMES})
+    assert run("check", target) == 0
+
+
+def test_write_changes_lines_of_its_own_only():
+    before = Path("manifest.json").read_bytes().splitlines()
+    run("write", "server.py:mcp")
+    after = Path("manifest.json").read_bytes().splitlines()
+    added = [line for line in after if line not in before]
+    assert [line.strip() for line in added] == [
+        b'"placements": [],',
+        b'"lifecycle": {',
+        b'"on_ready": "workspace_ready",',
+        b'"on_removing": "workspace_removing"',
+        b"}",
+    ]
+
+
+def test_a_manifest_without_meta_gets_the_whole_block():
+    save({key: value for key, value in MANIFEST.items() if key != "_meta"})
+    assert run("write", "server.py:mcp") == 0
+    assert load()["_meta"] == {HOST_ID: {"host_version": "1.0", "lifecycle": NAMES}}
+
+
+def test_an_existing_host_version_is_never_changed():
+    save(with_block({"host_version": "0.9"}))
+    run("write", "server.py:mcp")
+    assert load()["_meta"][HOST_ID]["host_version"] == "0.9"
+
+
+def test_names_are_corrected_and_foreign_keys_of_the_block_stay():
+    stale = {"on_ready": "old", "on_upgraded": "theirs"}
+    save(with_block({"host_version": "1.0", "lifecycle": stale}))
+    assert run("write", "server.py:mcp") == 0
+    assert load()["_meta"][HOST_ID]["lifecycle"] == {**stale, **NAMES}
+
+
+def test_names_whose_handlers_are_gone_are_removed():
+    block = {"host_version": "1.0", "name": "Acme", "lifecycle": NAMES}
+    save(with_block(block))
+    assert run("check", "server.py:plain") == 1
+    assert run("write", "server.py:plain") == 0
+    assert load() == with_block({"host_version": "1.0", "name": "Acme"})
+    assert run("check", "server.py:plain") == 0
+
+
+def test_one_name_that_is_gone_is_removed_alone():
+    save(with_block({"host_version": "1.0", "lifecycle": {"on_ready": "x", "theirs": "y"}}))
+    assert run("write", "server.py:plain") == 0
+    assert load()["_meta"][HOST_ID]["lifecycle"] == {"theirs": "y"}
+
+
+def test_a_server_without_handlers_leaves_a_manifest_without_block_alone(capsys):
+    save(with_block({"name": "Acme"}))
+    before = Path("manifest.json").read_bytes()
+    assert run("write", "server.py:plain") == 0
+    assert Path("manifest.json").read_bytes() == before
+    assert "marks no tool as a lifecycle handler" in capsys.readouterr().err
+
+
+def test_the_handlers_of_a_lifecycle_are_found_and_no_database_is_made(project, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(project / "data"))
+    monkeypatch.delenv("NIMBLE_DATABASE_URL", raising=False)
+    Path("with_lifecycle.py").write_text(WITH_LIFECYCLE)
+    assert run("write", "with_lifecycle.py:mcp") == 0
+    names = {"on_ready": "workspace_ready", "on_removing": "goodbye"}
+    assert load()["_meta"][HOST_ID]["lifecycle"] == names
+    assert not (project / "data").exists()
+
+
+def test_line_ends_and_mode_survive_and_no_file_is_left_behind():
+    path = Path("manifest.json")
+    path.write_bytes(path.read_bytes().rstrip().replace(b"\n", b"\r\n"))
+    path.chmod(0o640)
+    run("write", "server.py:mcp")
+    written = path.read_bytes()
+    assert written.count(b"\n") == written.count(b"\r\n")
+    assert written.endswith(b"}")
+    assert "für".encode() in written
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert {entry.name for entry in Path().iterdir()} - {"__pycache__"} == {
+        "manifest.json",
+        "server.py",
+    }
+
+
+def test_a_second_write_does_not_touch_the_file(capsys):
+    run("write", "server.py:mcp")
+    before = Path("manifest.json").stat()
+    assert run("write", "server.py:mcp") == 0
+    after = Path("manifest.json").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert "already in line" in capsys.readouterr().err
+
+
+def test_a_symbolic_link_stays_one():
+    Path("manifest.json").rename("real.json")
+    Path("manifest.json").symlink_to("real.json")
+    run("write", "server.py:mcp")
+    assert Path("manifest.json").is_symlink()
+    assert load()["_meta"][HOST_ID]["lifecycle"] == NAMES
+
+
+@pytest.mark.parametrize("command", ["write", "check"])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"manifest_version": "0.2"}, "manifest_version: 0.2 does not allow _meta"),
+        ({"manifest_version": "0.1"}, "manifest_version: 0.1 does not allow _meta"),
+        ({"dxt_version": "0.2"}, "dxt_version: 0.2 does not allow _meta"),
+        ({"manifest_version": "new"}, "manifest_version: 'new' is not a version"),
+        ({"_meta": []}, "_meta: Input should be"),
+        ({"_meta": {HOST_ID: {"host_version": 1.0}}}, f"_meta.{HOST_ID}.host_version: Input"),
+        ({"_meta": {HOST_ID: {"lifecycle": "x"}}}, f"_meta.{HOST_ID}.lifecycle: Input"),
+    ],
+)
+def test_a_manifest_that_cannot_carry_the_block_is_refused(command, fields, words, capsys):
+    save({**MANIFEST, **fields})
+    before = Path("manifest.json").read_bytes()
+    assert run(command, "server.py:mcp") == 1
+    assert Path("manifest.json").read_bytes() == before
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"manifest.json: {words}")
+
+
+@pytest.mark.parametrize("command", ["write", "check"])
+def test_handlers_that_hosts_would_refuse_are_never_written(command, capsys):
+    before = Path("manifest.json").read_bytes()
+    assert run(command, "server.py:twice") == 1
+    assert Path("manifest.json").read_bytes() == before
+    assert capsys.readouterr().out.splitlines() == [
+        f'event "{event}" is marked on "a_workspace_{event}", "b_workspace_{event}": '
+        "hosts call none; keep one"
+        for event in ("ready", "removing")
+    ]
+
+
+def test_check_prints_a_line_per_finding_that_says_what_to_do(capsys):
+    save(with_block({"lifecycle": {"on_ready": "old"}}))
+    assert run("check", "server.py:mcp") == 1
+    repair = "run nimble-manifest write server.py:mcp --manifest manifest.json"
+    assert capsys.readouterr().out.splitlines() == [
+        f'manifest.json: host_version is missing, must be "1.0"; {repair}',
+        f'manifest.json: on_ready is "old", must be "workspace_ready"; {repair}',
+        f'manifest.json: on_removing is missing, must be "workspace_removing"; {repair}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("server.py", "'server.py' names no object: write module:attr or file.py:attr"),
+        ("nowhere.py:mcp", "cannot import nowhere.py: FileNotFoundError"),
+        ("nowhere:mcp", "cannot import nowhere: ModuleNotFoundError"),
+        ("server.py:nothing", "server.py has no attribute 'nothing'"),
+        ("server.py:not_a_server", "server.py:not_a_server is a int, not a FastMCP server"),
+        ("exits.py:mcp", "cannot import exits.py: SystemExit: bye"),
+        ("broken.py:mcp", "cannot import broken.py: SyntaxError"),
+        ("silent.py:mcp", "cannot import silent.py: ValueError"),
+    ],
+)
+def test_a_target_that_cannot_be_used_is_one_line_and_exit_code_two(target, words, capsys):
+    Path("exits.py").write_text("import sys; sys.exit('bye')")
+    Path("broken.py").write_text("def")
+    Path("silent.py").write_text("raise ValueError")
+    assert run("check", target) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = [line for line in err.splitlines() if line != "imported"]
+    assert line.startswith(f"nimble-manifest: {words}")
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[]", b"\xff", b'{"a": 1} x'])
+def test_a_file_that_is_no_manifest_is_one_line_and_exit_code_two(content, capsys):
+    Path("manifest.json").unlink()
+    if content is not None:
+        Path("manifest.json").write_bytes(content)
+    assert run("write", "server.py:mcp") == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line != "imported"]
+    assert line.startswith("nimble-manifest: ")
+    assert "manifest.json" in line
+
+
+def test_wrong_arguments_are_exit_code_two(capsys):
+    assert run("write") == 2
+    assert run("write", "server.py:mcp", "--nothing") == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_the_command_keeps_what_the_server_prints_off_stdout(project):
+    environment = {**os.environ, "NIMBLE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    code = "from nimble_lifecycle.manifest.cli import main; main(['write', 'server.py:mcp'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[0] == "imported"
+    assert load()["_meta"][HOST_ID]["lifecycle"] == NAMES
+
+
+@pytest.mark.skipif(not SCHEMAS.is_dir(), reason=f"the published schemas are not in {SCHEMAS}")
+@pytest.mark.parametrize("version", ["0.3", "0.4"])
+def test_what_is_written_satisfies_the_published_schemas(version):
+    save({**MANIFEST, "manifest_version": version})
+    run("write", "server.py:mcp")
+    manifest = load()
+    for name, part in [
+        (f"mcpb-manifest-v{version}", manifest),
+        ("nimblebrain-host", manifest["_meta"][HOST_ID]),
+    ]:
+        schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+        jsonschema.validate(part, schema)
