@@ -1,0 +1,38 @@
+"""Two Acmes, kept over the tests and made as new for each."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from acme_process import Acme, serving
+
+
+@pytest.fixture(scope="session")
+def prompt_acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acme]:
+    """Run a service that provisions at once."""
+    database = tmp_path_factory.mktemp("acme") / "acme.db"
+    with serving(database, ACME_PROVISIONING_SECONDS="0") as acme:
+        yield acme
+
+
+@pytest.fixture(scope="session")
+def slower_acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acme]:
+    """Run a service that takes a moment to provision."""
+    database = tmp_path_factory.mktemp("acme") / "acme.db"
+    with serving(database, ACME_PROVISIONING_SECONDS="0.2") as acme:
+        yield acme
+
+
+@pytest.fixture
+def acme(prompt_acme: Acme) -> Acme:
+    """Give Acme, as new, provisioning at once."""
+    prompt_acme.clear()
+    return replace(prompt_acme, label=secrets.token_hex(4))
+
+
+@pytest.fixture
+def slow_acme(slower_acme: Acme) -> Acme:
+    """Give Acme, as new, provisioning in a moment."""
+    slower_acme.clear()
+    return replace(slower_acme, label=secrets.token_hex(4))
