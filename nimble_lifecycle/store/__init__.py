@@ -1,0 +1,21 @@
+"""The only room that speaks to the database: rows, statements, migrations, connections."""
+
+from nimble_lifecycle.store.claims import Claim, Rules, Step
+from nimble_lifecycle.store.intents import IntentStore, Recorded
+from nimble_lifecycle.store.settlements import Settlement
+from nimble_lifecycle.store.threads import Threads
+from nimble_lifecycle.store.work import WorkStore
+
+Store = IntentStore
+
+__all__ = [
+    "Claim",
+    "IntentStore",
+    "Recorded",
+    "Rules",
+    "Settlement",
+    "Step",
+    "Store",
+    "Threads",
+    "WorkStore",
+]

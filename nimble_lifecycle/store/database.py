@@ -1,0 +1,248 @@
+"""Connections to the one database both halves share, and its schema.
+
+Every wait has an end: each call names the instant (`until`, on `time.monotonic`) by which it must
+be over, and the driver ends whatever waits then, so that a thread never outlives its call by more
+than one connection attempt. On PostgreSQL the connection is then closed on our side alone (no
+cancel, no rollback, no second wait); on SQLite the busy time-out ends.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import sqlalchemy as sa
+from packaging.version import Version
+from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
+
+import nimble_lifecycle
+from nimble_lifecycle.errors import (
+    SchemaMissing,
+    SchemaOutdated,
+    SchemaTooNew,
+    StoreUnavailable,
+)
+from nimble_lifecycle.store.engines import is_missing_table, make_engine, parse_url, why
+from nimble_lifecycle.store.models import deployment
+from nimble_lifecycle.store.ports import Clock, DatabaseClock
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+T = TypeVar("T")
+
+SCHEMA_NUMBER = 1
+"""Number of the newest migration; `nimble_deployment.schema_number` holds the database's."""
+
+CLOCK_AGE = 60.0
+"""Seconds after which the database's clock is compared with ours again."""
+
+STANDING_LIMIT = 10.0
+"""Seconds to wait for a connection that is then kept for listening."""
+
+_MIGRATE = "run `nimble-reconcile migrate` with the same NIMBLE_DATABASE_URL"
+
+
+class Database:
+    """One database, reached by at most `connections` connections at a time.
+
+    Cheap to make: nothing is opened before the first call. All methods block; call them on threads.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, connections: int = 8) -> None:
+        """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
+        self.clock: Clock = clock or DatabaseClock()
+        self._url = parse_url(url)
+        self._until = threading.local()
+        self._writer = threading.Lock()
+        self._free = threading.BoundedSemaphore(connections)
+        self._closed = False
+        self._checked = False
+        self._clock_read: tuple[datetime, float] | None = None
+        self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self.engine = make_engine(self._url, connections, self._ends)
+
+    # -- what may be said of it ------------------------------------------------------------------
+
+    @property
+    def location(self) -> str:
+        """Name the database as it may be printed: no user, no password, no options."""
+        if self.is_sqlite:
+            return f"SQLite file {self._url.database}"
+        host = self._url.host or "local socket"
+        return f"PostgreSQL {host}:{self._url.port or 5432}/{self._url.database or ''}"
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def _ends(self) -> float:
+        until: float = self._until.instant
+        return until
+
+    @contextmanager
+    def _connected(self, until: float) -> "Iterator[Connection]":
+        """Give a connection whose every wait ends at `until`; errors become StoreUnavailable."""
+        with self._slot(until), self._translated():
+            self._until.instant = until
+            with self.engine.connect() as connection:
+                self._set_end(connection, until)
+                try:
+                    yield connection
+                finally:
+                    if self._closed and not connection.invalidated:
+                        connection.detach()  # closed with this call: nobody empties the pool again
+
+    @contextmanager
+    def _slot(self, until: float) -> "Iterator[None]":
+        """Wait for one of the connections, to `until` at most; the pool itself never waits."""
+        left = until - self.clock.monotonic()
+        if left <= 0:
+            raise StoreUnavailable("no time is left for the database; call again")
+        if not self._free.acquire(timeout=left):
+            raise StoreUnavailable(f"{self.location}: no connection is free; call again")
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    @contextmanager
+    def _translated(self) -> "Iterator[None]":
+        """Give errors of the connection as ours, in words that hold no name, host or secret."""
+        try:
+            yield
+        except (OperationalError, InterfaceError, ProgrammingError) as error:
+            if is_missing_table(error):
+                self._checked = False
+                raise SchemaMissing(f"{self.location} has no tables of ours; {_MIGRATE}") from error
+            if isinstance(error, ProgrammingError):
+                raise
+            raise StoreUnavailable(f"{self.location} cannot be used: {why(error)}") from error
+
+    def _set_end(self, connection: "Connection", until: float) -> None:
+        if self.is_sqlite:
+            # Milliseconds; SQLite manual, pragma busy_timeout.
+            left = max(0.0, until - self.clock.monotonic())
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(left * 1000) + 1}")
+        else:
+            connection.connection.dbapi_connection.until = until  # type: ignore[union-attr]
+
+    def reading(self, until: float, work: "Callable[[Connection], T]") -> T:
+        """Run a read, in autocommit, never holding a write lock."""
+        self._check_once(until)
+        with self._connected(until) as connection:
+            return work(connection)
+
+    def writing(self, until: float, work: "Callable[[Connection], T]") -> T:
+        """Run a write: one statement in autocommit on PostgreSQL, one transaction on SQLite.
+
+        One writer at a time in a process on SQLite, where writers queue by polling otherwise.
+        """
+        self._check_once(until)
+        if not self.is_sqlite:
+            with self._connected(until) as connection:
+                return work(connection)
+        if not self._writer.acquire(timeout=max(0.0, until - self.clock.monotonic())):
+            raise StoreUnavailable(f"{self.location} is busy; call again")
+        try:
+            with self._connected(until) as connection:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                try:
+                    result = work(connection)
+                    connection.exec_driver_sql("COMMIT")
+                except BaseException:
+                    if connection.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
+                        connection.exec_driver_sql("ROLLBACK")
+                    raise
+                return result
+        finally:
+            self._writer.release()
+
+    @contextmanager
+    def standing(self) -> "Iterator[Connection]":
+        """Give a connection that is kept for listening: outside the pool, waiting without end."""
+        until = self._until.instant = self.clock.monotonic() + STANDING_LIMIT
+        try:
+            with ExitStack() as stack:
+                with self._slot(until):
+                    connection = stack.enter_context(self.engine.connect())
+                    connection.detach()
+                if not self.is_sqlite:
+                    connection.connection.dbapi_connection.until = math.inf  # type: ignore[union-attr]
+                yield connection
+        except (sa.exc.SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error) as error:
+            raise StoreUnavailable(f"{self.location}: the connection was lost") from error
+
+    def instant(self, connection: "Connection", until: float) -> datetime:
+        """Translate `until` to the database's clock, never later than it really is.
+
+        The two clocks are compared on first use and once a minute.
+        """
+        now = self.clock.monotonic()
+        read = self._clock_read
+        if read is None or not 0 <= now - read[1] < CLOCK_AGE:
+            theirs: datetime = connection.execute(sa.select(self.clock.now())).scalar_one()
+            # Read after the answer: the database's clock was asked no later than this.
+            read = self._clock_read = (theirs, self.clock.monotonic())
+        return read[0] + timedelta(seconds=until - read[1])
+
+    def forget_clock(self) -> None:
+        """Compare the clocks again on the next call."""
+        self._clock_read = None
+
+    # -- schema ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make a SQLite file on first use and check that this package fits the schema.
+
+        Raises SchemaMissing, SchemaOutdated, SchemaTooNew or StoreUnavailable.
+        """
+        self._check_once(self.clock.monotonic() + 30.0)
+
+    def _check_once(self, until: float) -> None:
+        if self._checked:
+            return
+        try:
+            self._check(until)
+        except SchemaMissing:
+            if not self.is_sqlite:
+                raise
+            self.migrate()
+            self._check(until)
+        except SchemaOutdated:
+            if not self.is_sqlite:
+                raise
+            self.migrate()
+        self._checked = True
+
+    def _check(self, until: float) -> None:
+        if self.is_sqlite and not Path(self._url.database or "").exists():
+            raise SchemaMissing(f"{self.location} does not exist yet; {_MIGRATE}")
+        columns = (deployment.c.schema_number, deployment.c.oldest_version)
+        with self._connected(until) as connection:
+            found = connection.execute(sa.select(*columns)).one_or_none()
+        if found is None:
+            raise SchemaMissing(f"{self.location} is half made; {_MIGRATE}")
+        if found.schema_number < SCHEMA_NUMBER:
+            raise SchemaOutdated(f"{self.location} is older than this package; {_MIGRATE}")
+        ours = nimble_lifecycle.__version__
+        if found.schema_number > SCHEMA_NUMBER and Version(ours) < Version(found.oldest_version):
+            raise SchemaTooNew(
+                f"{self.location} was migrated by a newer nimble-lifecycle; this is {ours},"
+                f" it needs {found.oldest_version} or newer: upgrade the package"
+            )
+
+    def migrate(self) -> None:
+        """Bring the schema up to date; any number of processes may do so at once."""
+        from nimble_lifecycle.store.migrations import upgrade  # noqa: PLC0415  # Alembic is slow
+
+        if self.is_sqlite:
+            Path(self._url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        with self._connected(self.clock.monotonic() + 60.0) as connection:
+            upgrade(connection)
+
+    def close(self) -> None:
+        """Close idle connections; those in use close when their call ends."""
+        self._closed = True
+        self.engine.dispose()

@@ -1,0 +1,118 @@
+"""SQLAlchemy engines for the two databases, and what their errors mean."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from nimble_lifecycle.errors import ConfigurationError
+from nimble_lifecycle.store.types import base32_of
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+
+def parse_url(url: str) -> sa.URL:
+    """Read a database URL; raises ConfigurationError for one that is neither of the two."""
+    try:
+        parsed = sa.make_url(url)
+        backend = parsed.get_backend_name()
+    except (sa.exc.ArgumentError, ValueError):
+        backend, parsed = "", sa.URL.create("sqlite")
+    if backend == "sqlite" and parsed.database not in (None, "", ":memory:"):
+        return parsed
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    # The URL itself may hold a password: it is not repeated.
+    raise ConfigurationError(
+        "the database URL must be sqlite:///path/to/file.db or postgresql://user@host/database;"
+        " check NIMBLE_DATABASE_URL or --database-url"
+    )
+
+
+def make_engine(url: sa.URL, connections: int, ends: Callable[[], float]) -> "Engine":
+    """Make an engine in autocommit with a pool of so many connections.
+
+    `ends` gives the instant of `time.monotonic` by which a connection that is opened must be there
+    (PostgreSQL). Raises ConfigurationError where the driver is missing.
+    """
+    if url.get_backend_name() == "sqlite":
+        return _sqlite_engine(url, connections)
+    return _postgresql_engine(url, connections, ends)
+
+
+def _sqlite_engine(url: sa.URL, connections: int) -> "Engine":
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        isolation_level="AUTOCOMMIT",
+        connect_args={"check_same_thread": False},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: sa.engine.interfaces.DBAPIConnection, _: object) -> None:
+        connection.create_function("nimble_base32", 1, base32_of, deterministic=True)
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.close()
+
+    return engine
+
+
+def _postgresql_engine(url: sa.URL, connections: int, ends: Callable[[], float]) -> "Engine":
+    try:
+        from nimble_lifecycle.store.postgresql import DeadlineConnection  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            "PostgreSQL needs its driver: pip install 'nimble-lifecycle[postgres]'"
+        ) from error
+
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_reset_on_return=None,  # autocommit leaves nothing to roll back
+        isolation_level="AUTOCOMMIT",
+        use_native_hstore=False,  # its look-up costs a round trip on each connection
+    )
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(
+        dialect: sa.Dialect,
+        entry: "ConnectionPoolEntry",
+        args: tuple[str, ...],
+        kwargs: dict[str, str | int],
+    ) -> DeadlineConnection:
+        return DeadlineConnection.open_until(ends(), *args, **kwargs)
+
+    return engine
+
+
+def is_missing_table(error: DBAPIError) -> bool:
+    """Whether a statement failed since a table is not there."""
+    undefined_table = "42P01"  # PostgreSQL manual, appendix A
+    return getattr(error.orig, "sqlstate", None) == undefined_table or "no such table" in str(
+        error.orig
+    )
+
+
+def why(error: DBAPIError) -> str:
+    """Say in fixed words what failed; drivers put user names and hosts into their texts."""
+    text = str(error.orig).lower()
+    known = {
+        "locked": "it is locked by another process",
+        "refused": "nothing listens there",
+        "time": "no answer in time",
+        "authentication": "it refuses the user or password",
+        "does not exist": "it does not exist",
+        "readonly": "it is read-only",
+        "unable to open": "the file cannot be opened",
+        "full": "the disk is full",
+    }
+    found = next((words for word, words in known.items() if word in text), "the connection failed")
+    return f"{found} ({type(error.orig).__name__})"

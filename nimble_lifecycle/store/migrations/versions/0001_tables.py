@@ -1,0 +1,211 @@
+"""The tables, as first shipped.
+
+Types are spelled out and no model is imported: a migration must mean the same for ever.
+"""
+
+import secrets
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0001"
+down_revision = None
+
+OLDEST_VERSION = "0.1.0"
+SCHEMA_NUMBER = 1
+
+
+def _instant() -> sa.types.TypeEngine[Any]:
+    return sa.DateTime(timezone=True)
+
+
+def _json() -> sa.types.TypeEngine[Any]:
+    return sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+
+
+def _serial() -> sa.Column[Any]:
+    big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    return sa.Column("id", big, sa.Identity(), primary_key=True)
+
+
+def _count(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.Integer(), nullable=False, server_default="0")
+
+
+def upgrade() -> None:
+    """Make every table and index, and this deployment's owner id."""
+    _tenancy()
+    _indexes()
+    _logs()
+    _shared()
+    _deployment()
+
+
+def _tenancy() -> None:
+    op.create_table(
+        "nimble_tenancy",
+        sa.Column("id", sa.Uuid(), primary_key=True),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("workspace_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("incarnation", sa.Integer(), nullable=False),
+        sa.Column("first_seen_at", _instant(), nullable=False),
+        sa.Column("desired", sa.Text(), nullable=False),
+        sa.Column("params", _json(), nullable=False),
+        sa.Column("params_hash", sa.Text(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("generation_at", _instant(), nullable=False),
+        sa.Column("release_requested_at", _instant()),
+        sa.Column("last_seen_at", _instant(), nullable=False),
+        sa.Column("last_reason", sa.Text()),
+        sa.Column("last_used_at", _instant()),
+        sa.Column("phase", sa.Text(), nullable=False, server_default="pending"),
+        sa.Column("reason", sa.Text()),
+        sa.Column("message", sa.Text()),
+        _count("claimed_generation"),
+        _count("observed_generation"),
+        sa.Column("attempted_params_hash", sa.Text()),
+        sa.Column("idempotency_key", sa.Text()),
+        sa.Column("external_name", sa.Text()),
+        sa.Column("external_id", sa.Text()),
+        sa.Column("details", _json()),
+        sa.Column("operation_id", sa.Text()),
+        sa.Column("operation_deadline_at", _instant()),
+        sa.Column("create_started_at", _instant()),
+        sa.Column("create_attempted_at", _instant()),
+        sa.Column("created_at", _instant()),
+        sa.Column("release_seen_at", _instant()),
+        sa.Column("release_after", _instant()),
+        sa.Column("release_started_at", _instant()),
+        sa.Column("released_at", _instant()),
+        sa.Column("retired_at", _instant()),
+        sa.Column("last_observed_at", _instant()),
+        sa.Column("due_at", _instant()),
+        _count("attempts"),
+        _count("reclaims"),
+        _count("creates"),
+        sa.Column("last_error", sa.Text()),
+        sa.Column("lease_owner", sa.Text()),
+        sa.Column("lease_token", sa.BigInteger(), nullable=False, server_default="0"),
+        sa.Column("lease_expires_at", _instant()),
+        sa.Column("paused", sa.Boolean(), nullable=False, server_default=sa.false()),
+        sa.Column("hold", sa.Text()),
+        sa.CheckConstraint("desired IN ('wanted', 'release')", name="nimble_tenancy_desired"),
+        postgresql_with={"fillfactor": 88},
+    )
+
+
+def _indexes() -> None:
+    key = ["workspace_id", "kind", "tenant_id"]
+    look = (
+        "CASE WHEN (generation != claimed_generation) THEN first_seen_at"
+        " WHEN (release_started_at IS NULL AND release_after IS NOT NULL) THEN release_after"
+        " ELSE due_at END"
+    )
+    for name, columns, unique, where in (
+        ("uq_nimble_tenancy_live", key, True, "release_started_at IS NULL AND retired_at IS NULL"),
+        (
+            "ix_nimble_tenancy_gone",
+            key,
+            False,
+            "release_started_at IS NOT NULL OR retired_at IS NOT NULL",
+        ),
+        (
+            "uq_nimble_tenancy_external",
+            ["kind", "external_id"],
+            True,
+            "external_id IS NOT NULL AND released_at IS NULL AND retired_at IS NULL",
+        ),
+    ):
+        op.create_index(
+            name,
+            "nimble_tenancy",
+            columns,
+            unique=unique,
+            postgresql_where=sa.text(where),
+            sqlite_where=sa.text(where),
+        )
+    # SQLite spells the boolean as a number, and matches partial indexes by the spelling.
+    op.create_index(
+        "ix_nimble_tenancy_look",
+        "nimble_tenancy",
+        ["kind", sa.text(f"({look})")],
+        postgresql_where=sa.text(f"{look} IS NOT NULL AND NOT paused"),
+        sqlite_where=sa.text(f"{look} IS NOT NULL AND paused = 0"),
+    )
+
+
+def _logs() -> None:
+    op.create_table(
+        "nimble_call",
+        _serial(),
+        sa.Column("at", _instant(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("workspace_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("event", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text()),
+    )
+    op.create_table(
+        "nimble_journal",
+        _serial(),
+        sa.Column("at", _instant(), nullable=False),
+        sa.Column("tenancy_id", sa.Uuid(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("lease_token", sa.BigInteger(), nullable=False),
+        sa.Column("settled", sa.Boolean(), nullable=False),
+        sa.Column("external_id", sa.Text()),
+        sa.Column("operation_id", sa.Text()),
+        sa.Column("seconds", sa.Float()),
+        sa.Column("note", sa.Text()),
+    )
+    op.create_index("ix_nimble_journal_tenancy", "nimble_journal", ["tenancy_id"])
+
+
+def _shared() -> None:
+    op.create_table(
+        "nimble_sighting",
+        sa.Column("kind", sa.Text(), primary_key=True),
+        sa.Column("sort", sa.Text(), primary_key=True),
+        sa.Column("subject", sa.Text(), primary_key=True),
+        sa.Column("strikes", sa.Integer(), nullable=False),
+        sa.Column("first_at", _instant(), nullable=False),
+        sa.Column("last_at", _instant(), nullable=False),
+    )
+    op.create_table(
+        "nimble_vendor",
+        sa.Column("kind", sa.Text(), primary_key=True),
+        sa.Column("paused_until", _instant()),
+        sa.Column("pause_reason", sa.Text()),
+        sa.Column("sweep_owner", sa.Text()),
+        sa.Column("sweep_expires_at", _instant()),
+    )
+
+
+def _deployment() -> None:
+    table = op.create_table(
+        "nimble_deployment",
+        sa.Column("id", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("owner_id", sa.Text(), nullable=False),
+        sa.Column("fingerprint", sa.Text()),
+        sa.Column("deployment", sa.Text()),
+        sa.Column("schema_number", sa.Integer(), nullable=False),
+        sa.Column("oldest_version", sa.Text(), nullable=False),
+        sa.Column("created_at", _instant(), nullable=False),
+    )
+    owner_id = "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(10))
+    op.execute(
+        sa.insert(table).values(
+            id=1,
+            owner_id=owner_id,
+            schema_number=SCHEMA_NUMBER,
+            oldest_version=OLDEST_VERSION,
+            created_at=sa.func.current_timestamp(),
+        )
+    )

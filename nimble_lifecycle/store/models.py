@@ -1,0 +1,242 @@
+"""The tables, as SQLModel models on a registry of our own.
+
+We are a guest in somebody's process: their `SQLModel.metadata` stays clean. The models serve the
+metadata and the migrations; statements use their tables. Who writes which column is said by the
+headings (server: intent and contact; worker: the rest) and enforced by grants on PostgreSQL.
+"""
+
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.orm import registry
+from sqlmodel import Field, SQLModel
+
+from nimble_lifecycle.protocol import Json, Phase
+from nimble_lifecycle.store.types import ColumnType, Instant, JsonObject
+
+
+class Row(SQLModel, registry=registry()):
+    """Base of our tables."""
+
+
+def _column(type_: ColumnType, **kw: Any) -> sa.Column[Any]:
+    return sa.Column(type_, **kw)
+
+
+def _when() -> sa.Column[Any]:
+    return _column(Instant(), nullable=True)
+
+
+def _count() -> sa.Column[Any]:
+    return _column(sa.Integer(), nullable=False, server_default="0")
+
+
+def _serial() -> sa.Column[Any]:
+    # SQLite numbers rows by itself only where the type is spelled INTEGER.
+    big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    return sa.Column(big, sa.Identity(), primary_key=True)
+
+
+class TenancyRow(Row, table=True):
+    """One incarnation of one workspace's tenancy."""
+
+    __tablename__: ClassVar[str] = "nimble_tenancy"
+    # Room in each page for the next version of its rows, so that contact writes stay HOT.
+    __table_args__ = {"postgresql_with": {"fillfactor": 88}}  # SQLAlchemy's name
+
+    # identity: inserted by the server
+    id: UUID = Field(sa_column=_column(sa.Uuid(), primary_key=True))
+    tenant_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    workspace_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    kind: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    incarnation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
+    first_seen_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+
+    # intent: written by the server
+    desired: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    params: dict[str, Json] = Field(sa_column=_column(JsonObject, nullable=False))
+    params_hash: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    generation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
+    generation_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+    release_requested_at: datetime | None = Field(sa_column=_when())
+
+    # contact: written by the server
+    last_seen_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+    last_reason: str | None = Field(sa_column=_column(sa.Text()))
+    last_used_at: datetime | None = Field(sa_column=_when())
+
+    # status: written by the worker
+    phase: str = Field(
+        sa_column=_column(sa.Text(), nullable=False, server_default=Phase.PENDING.value)
+    )
+    reason: str | None = Field(sa_column=_column(sa.Text()))
+    message: str | None = Field(sa_column=_column(sa.Text()))
+    claimed_generation: int = Field(sa_column=_count())
+    observed_generation: int = Field(sa_column=_count())
+    attempted_params_hash: str | None = Field(sa_column=_column(sa.Text()))
+
+    # the vendor's side: written by the worker
+    idempotency_key: str | None = Field(sa_column=_column(sa.Text()))
+    external_name: str | None = Field(sa_column=_column(sa.Text()))
+    external_id: str | None = Field(sa_column=_column(sa.Text()))
+    details: dict[str, Json] | None = Field(sa_column=_column(JsonObject))
+    operation_id: str | None = Field(sa_column=_column(sa.Text()))
+    operation_deadline_at: datetime | None = Field(sa_column=_when())
+    create_started_at: datetime | None = Field(sa_column=_when())
+    create_attempted_at: datetime | None = Field(sa_column=_when())
+    created_at: datetime | None = Field(sa_column=_when())
+    release_seen_at: datetime | None = Field(sa_column=_when())
+    release_after: datetime | None = Field(sa_column=_when())
+    release_started_at: datetime | None = Field(sa_column=_when())
+    released_at: datetime | None = Field(sa_column=_when())
+    retired_at: datetime | None = Field(sa_column=_when())
+    last_observed_at: datetime | None = Field(sa_column=_when())
+
+    # work: written by the worker
+    due_at: datetime | None = Field(sa_column=_when())
+    attempts: int = Field(sa_column=_count())
+    reclaims: int = Field(sa_column=_count())
+    creates: int = Field(sa_column=_count())
+    """Creates begun under this row's key and not known to have failed; bounded by the worker."""
+    last_error: str | None = Field(sa_column=_column(sa.Text()))
+    lease_owner: str | None = Field(sa_column=_column(sa.Text()))
+    lease_token: int = Field(sa_column=_column(sa.BigInteger(), nullable=False, server_default="0"))
+    lease_expires_at: datetime | None = Field(sa_column=_when())
+    paused: bool = Field(sa_column=_column(sa.Boolean(), nullable=False, server_default=sa.false()))
+    hold: str | None = Field(sa_column=_column(sa.Text()))
+
+
+class CallRow(Row, table=True):
+    """What a host said; nothing acts on it."""
+
+    __tablename__: ClassVar[str] = "nimble_call"
+
+    id: int = Field(sa_column=_serial())
+    at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+    tenant_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    workspace_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    kind: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    event: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    reason: str | None = Field(sa_column=_column(sa.Text()))
+
+
+class JournalRow(Row, table=True):
+    """What the worker did and the vendor answered; only the worker writes it, only by adding."""
+
+    __tablename__: ClassVar[str] = "nimble_journal"
+    __table_args__ = (sa.Index("ix_nimble_journal_tenancy", "tenancy_id"),)
+
+    id: int = Field(sa_column=_serial())
+    at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+    tenancy_id: UUID = Field(sa_column=_column(sa.Uuid(), nullable=False))
+    kind: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    action: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    outcome: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    actor: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    generation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
+    lease_token: int = Field(sa_column=_column(sa.BigInteger(), nullable=False))
+    settled: bool = Field(sa_column=_column(sa.Boolean(), nullable=False))
+    """Whether the lease still held, so that the row's status was written too."""
+    external_id: str | None = Field(sa_column=_column(sa.Text()))
+    operation_id: str | None = Field(sa_column=_column(sa.Text()))
+    seconds: float | None = Field(sa_column=_column(sa.Float()))
+    note: str | None = Field(sa_column=_column(sa.Text()))
+
+
+class SightingRow(Row, table=True):
+    """Strikes of sweeps: what was seen missing or in excess, how often, since when."""
+
+    __tablename__: ClassVar[str] = "nimble_sighting"
+
+    kind: str = Field(sa_column=_column(sa.Text(), primary_key=True))
+    sort: str = Field(sa_column=_column(sa.Text(), primary_key=True))
+    subject: str = Field(sa_column=_column(sa.Text(), primary_key=True))
+    strikes: int = Field(sa_column=_column(sa.Integer(), nullable=False))
+    first_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+    last_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+
+
+class VendorRow(Row, table=True):
+    """What is known of a vendor as a whole, shared by all workers of the database."""
+
+    __tablename__: ClassVar[str] = "nimble_vendor"
+
+    kind: str = Field(sa_column=_column(sa.Text(), primary_key=True))
+    paused_until: datetime | None = Field(sa_column=_when())
+    pause_reason: str | None = Field(sa_column=_column(sa.Text()))
+    sweep_owner: str | None = Field(sa_column=_column(sa.Text()))
+    sweep_expires_at: datetime | None = Field(sa_column=_when())
+
+
+class DeploymentRow(Row, table=True):
+    """Which deployment this database belongs to, and which package can live with its tables."""
+
+    __tablename__: ClassVar[str] = "nimble_deployment"
+
+    id: int = Field(sa_column=_column(sa.Integer(), primary_key=True, autoincrement=False))
+    owner_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    """Ten random characters a-z2-7, the first part of every key this deployment uses."""
+    fingerprint: str | None = Field(sa_column=_column(sa.Text()))
+    deployment: str | None = Field(sa_column=_column(sa.Text()))
+    schema_number: int = Field(sa_column=_column(sa.Integer(), nullable=False))
+    oldest_version: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    """The oldest package version that can live with this schema; only older code refuses."""
+    created_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+
+
+def _table(model: type[Row]) -> sa.Table:
+    table: sa.Table = model.__table__  # type: ignore[attr-defined]  # set by SQLModel
+    return table
+
+
+metadata = Row.metadata
+tenancy = _table(TenancyRow)
+call = _table(CallRow)
+journal = _table(JournalRow)
+vendor = _table(VendorRow)
+deployment = _table(DeploymentRow)
+
+live = sa.and_(tenancy.c.release_started_at.is_(None), tenancy.c.retired_at.is_(None))
+"""The one row per workspace and kind that host calls meet."""
+
+gone = sa.or_(tenancy.c.release_started_at.is_not(None), tenancy.c.retired_at.is_not(None))
+"""Every earlier incarnation: its release has started, or it was retired."""
+
+look_at = sa.case(
+    (tenancy.c.generation != tenancy.c.claimed_generation, tenancy.c.first_seen_at),
+    (
+        sa.and_(tenancy.c.release_started_at.is_(None), tenancy.c.release_after.is_not(None)),
+        tenancy.c.release_after,
+    ),
+    else_=tenancy.c.due_at,
+)
+"""When a worker must look at a row: at once after a change (any past instant says so), at the end
+of a grace, or when it is due. During a grace `due_at` keeps the back-off an undo returns to."""
+
+_key = (tenancy.c.workspace_id, tenancy.c.kind, tenancy.c.tenant_id)
+
+sa.Index("uq_nimble_tenancy_live", *_key, unique=True, postgresql_where=live, sqlite_where=live)
+sa.Index("ix_nimble_tenancy_gone", *_key, postgresql_where=gone, sqlite_where=gone)
+_held = sa.and_(
+    tenancy.c.external_id.is_not(None),
+    tenancy.c.released_at.is_(None),
+    tenancy.c.retired_at.is_(None),
+)
+sa.Index(
+    "uq_nimble_tenancy_external",
+    tenancy.c.kind,
+    tenancy.c.external_id,
+    unique=True,
+    postgresql_where=_held,
+    sqlite_where=_held,
+)
+_awaited = sa.and_(look_at.is_not(None), sa.not_(tenancy.c.paused))
+sa.Index(
+    "ix_nimble_tenancy_look",
+    tenancy.c.kind,
+    look_at,
+    postgresql_where=_awaited,
+    sqlite_where=_awaited,
+)

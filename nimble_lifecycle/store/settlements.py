@@ -1,0 +1,244 @@
+"""The settlement: how steps ended, written to rows and journal, a batch of any size at once.
+
+Status is fenced by the lease: its token, still held. The journal is not, and a resource that was
+made by a worker that had lost the lease is given to its row, so that it is never lost.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from nimble_lifecycle.protocol import Json, Phase
+from nimble_lifecycle.store.models import journal
+from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.types import (
+    Columns,
+    ColumnType,
+    Expression,
+    JsonObject,
+    later,
+    storable,
+)
+from nimble_lifecycle.store.verdicts import asked, new_params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a step ended, as it is written to the row and the journal. Times in seconds from now."""
+
+    id: UUID
+    token: int
+    generation: int
+    action: str
+    outcome: str
+    phase: Phase
+    reason: str | None = None
+    message: str | None = None
+    external_id: str | None = None
+    details: dict[str, Json] | None = None
+    operation_id: str | None = None
+    operation_limit: float | None = None
+    delay: float | None = None
+    """Until the row is due again; None: nothing is due."""
+    attempts: int = 0
+    creates: int = 0
+    finished: bool = False
+    """Whether what the generation asked for is done."""
+    error: str | None = None
+    seconds: float = 0.0
+    """How long the call took."""
+
+
+_FIELDS: dict[str, ColumnType] = {
+    "id": sa.Uuid(),
+    "token": sa.BigInteger(),
+    "generation": sa.Integer(),
+    "action": sa.Text(),
+    "outcome": sa.Text(),
+    "phase": sa.Text(),
+    "reason": sa.Text(),
+    "message": sa.Text(),
+    "external_id": sa.Text(),
+    "details": JsonObject,
+    "operation_id": sa.Text(),
+    "operation_limit": sa.Float(),
+    "delay": sa.Float(),
+    "attempts": sa.Integer(),
+    "creates": sa.Integer(),
+    "finished": sa.Boolean(),
+    "error": sa.Text(),
+    "seconds": sa.Float(),
+}
+
+
+def settlement_values(batch: Sequence[Settlement], actor: str, dialect: str) -> dict[str, object]:
+    """Give the bound values of the settlement statements: the whole batch as one parameter.
+
+    What no database can store of an adapter's words is replaced, so that one row's cannot fail the
+    batch.
+    """
+    rows = [storable({**asdict(item), "id": str(item.id)}) for item in batch]
+    return {"its_batch": json.dumps(rows) if dialect == "sqlite" else rows, "its_actor": actor}
+
+
+def settled_values(settled: set[UUID]) -> dict[str, object]:
+    """Give the bound value that tells the later statements what the first one settled (SQLite)."""
+    return {"its_settled": json.dumps([item.hex for item in settled])}
+
+
+def settle_at_once(clock: Clock) -> sa.Executable:
+    """Build settlement, journal and rescue as one statement (PostgreSQL)."""
+    item = _batch_postgresql()
+    settled = _settle(clock, item).cte("settled")
+    done = sa.select(settled.c.id)
+    journalled = _journal(clock, item, done).cte("journalled")
+    rescued = _rescue(clock, item, done).cte("rescued")
+    return sa.select(settled.c.id).add_cte(journalled, rescued)
+
+
+def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Executable]:
+    """Build settlement, journal and rescue as statements of one transaction (SQLite)."""
+    each = sa.func.json_each(sa.bindparam("its_settled", type_=sa.Text())).table_valued("value")
+    done = sa.select(sa.type_coerce(each.c.value, sa.Uuid()))
+    item = _batch_sqlite()
+    return _settle(clock, item), _journal(clock, item, done), _rescue(clock, item, done)
+
+
+def _batch_postgresql() -> sa.FromClause:
+    columns = [sa.column(name, type_) for name, type_ in _FIELDS.items()]
+    return (
+        sa.func.jsonb_to_recordset(sa.bindparam("its_batch", type_=JSONB()))
+        .table_valued(*columns)
+        .render_derived(name="item", with_types=True)
+    )
+
+
+def _batch_sqlite() -> sa.FromClause:
+    each = sa.func.json_each(sa.bindparam("its_batch", type_=sa.Text())).table_valued("value")
+
+    def field(name: str) -> Expression:
+        value = sa.func.json_extract(each.c.value, f"$.{name}")
+        # SQLAlchemy keeps a uuid on SQLite as its 32 digits.
+        return sa.func.replace(value, "-", "") if name == "id" else value
+
+    fields = (sa.type_coerce(field(name), type_).label(name) for name, type_ in _FIELDS.items())
+    return sa.select(*fields).subquery("item")
+
+
+def _settle(clock: Clock, item: sa.FromClause) -> Any:
+    """Update the rows whose lease still holds, returning their ids.
+
+    SQLAlchemy types an UPDATE with RETURNING by a class of its own for which a CTE is untyped.
+    """
+    now = instant_of(clock)
+    i = item.c
+    ready = i.phase == Phase.READY.value
+    # The params changed while the outcome of the attempt was open: they are still to be applied.
+    unapplied = sa.and_(t.c.generation == i.generation, new_params)
+    same_operation = t.c.operation_id == i.operation_id
+    return (
+        sa.update(t)
+        .where(t.c.id == i.id, t.c.lease_token == i.token, t.c.lease_owner.is_not(None))
+        .values(
+            phase=i.phase,
+            reason=i.reason,
+            message=i.message,
+            external_id=sa.func.coalesce(t.c.external_id, i.external_id),
+            details=sa.func.coalesce(i.details, t.c.details),
+            operation_id=i.operation_id,
+            operation_deadline_at=sa.case(
+                (same_operation, t.c.operation_deadline_at), else_=later(now, i.operation_limit)
+            ),
+            observed_generation=sa.case(
+                (sa.and_(ready, unapplied), t.c.observed_generation),
+                (i.finished, i.generation),
+                else_=t.c.observed_generation,
+            ),
+            created_at=sa.case(
+                (ready, sa.func.coalesce(t.c.created_at, now)), else_=t.c.created_at
+            ),
+            last_observed_at=sa.case((ready, now), else_=t.c.last_observed_at),
+            released_at=sa.case((i.phase == Phase.RELEASED.value, now), else_=t.c.released_at),
+            due_at=later(now, i.delay),
+            # As if its generation had not been seen: it is looked at once, and due it is not.
+            claimed_generation=sa.case((_left(i, unapplied), 0), else_=t.c.claimed_generation),
+            attempts=i.attempts,
+            creates=i.creates,
+            reclaims=0,
+            last_error=i.error,
+            lease_owner=sa.null(),
+            lease_expires_at=sa.null(),
+        )
+        .returning(t.c.id)
+    )
+
+
+def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Whether the row comes to rest with something left to look at, though nothing is due.
+
+    That is a release asked for while the outcome was open (its grace begins now), params that were
+    not applied, and a resource another worker noted meanwhile.
+    """
+    noted = sa.and_(
+        t.c.external_id.is_not(None),
+        t.c.created_at.is_(None),
+        i.phase == Phase.STALLED.value,
+    )
+    at_rest = i.phase.in_([Phase.READY.value, Phase.STALLED.value])
+    return sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
+
+
+def _journal(clock: Clock, item: sa.FromClause, settled: "sa.Select[UUID]") -> sa.Insert:
+    """Add what was done, once: a settlement may be repeated when its answer was lost."""
+    i = item.c
+    moment = sa.select(clock.now().label("at")).subquery("moment")
+    entry: Mapping[str, Expression] = {
+        "at": moment.c.at,
+        "tenancy_id": i.id,
+        "kind": t.c.kind,
+        "action": i.action,
+        "outcome": i.outcome,
+        "actor": sa.bindparam("its_actor", type_=sa.Text()),
+        "generation": i.generation,
+        "lease_token": i.token,
+        "settled": i.id.in_(settled),
+        "external_id": i.external_id,
+        "operation_id": i.operation_id,
+        "seconds": i.seconds,
+        "note": i.error,
+    }
+    known = sa.exists().where(
+        journal.c.tenancy_id == i.id,
+        journal.c.lease_token == i.token,
+        journal.c.action == i.action,
+        journal.c.outcome == i.outcome,
+    )
+    rows = (
+        sa.select(*(value.label(name) for name, value in entry.items()))
+        .select_from(item.join(t, t.c.id == i.id).join(moment, sa.true()))
+        .where(sa.not_(known))
+    )
+    return sa.insert(journal).from_select(list(entry), rows, include_defaults=False)
+
+
+def _rescue(clock: Clock, item: sa.FromClause, settled: "sa.Select[UUID]") -> sa.Update:
+    """Give a row the resource that a worker made for it after losing the lease."""
+    i = item.c
+    return (
+        sa.update(t)
+        .where(
+            t.c.id == i.id,
+            i.external_id.is_not(None),
+            i.id.not_in(settled),
+            t.c.external_id.is_(None),
+            t.c.released_at.is_(None),
+            t.c.retired_at.is_(None),
+        )
+        .values(external_id=i.external_id, due_at=instant_of(clock))
+    )

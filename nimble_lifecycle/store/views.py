@@ -1,0 +1,81 @@
+"""From rows to what people and functions see."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import cast
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from nimble_lifecycle.protocol import Desired, Json, Phase, Tenancy, Why
+from nimble_lifecycle.store.models import tenancy as t
+
+SHOWN = (
+    t.c.id,
+    t.c.tenant_id,
+    t.c.workspace_id,
+    t.c.kind,
+    t.c.incarnation,
+    t.c.desired,
+    t.c.hold,
+    t.c.phase,
+    t.c.reason,
+    t.c.message,
+    t.c.params,
+    t.c.external_id,
+    t.c.external_name,
+    t.c.idempotency_key,
+    t.c.operation_id,
+    t.c.details,
+    t.c.first_seen_at,
+    t.c.last_used_at,
+    t.c.release_seen_at,
+    t.c.release_after,
+    t.c.release_started_at,
+)
+"""The columns a `Tenancy` is made of; all the server's role ever reads."""
+
+Fields = Mapping[str, object]
+
+
+def release_asked(row: Fields) -> bool:
+    """Whether a release is asked for and has not started."""
+    asked = row["desired"] == Desired.RELEASE or row["hold"] == Desired.RELEASE
+    return asked and row["release_started_at"] is None
+
+
+def shown_phase(row: Fields) -> Phase:
+    """Give the phase people see: the stored one, or that a release is pending."""
+    return Phase.RELEASE_PENDING if release_asked(row) else Phase(cast("str", row["phase"]))
+
+
+def shown_reason(row: Fields) -> str | None:
+    """Give the reason people see: the stored one, or that use holds a release."""
+    used = cast("datetime | None", row["last_used_at"])
+    seen = cast("datetime | None", row["release_seen_at"])
+    if release_asked(row) and used is not None and seen is not None and used > seen:
+        return Why.STILL_IN_USE
+    return cast("str | None", row["reason"])
+
+
+def tenancy_of(row: "sa.RowMapping") -> Tenancy:
+    """Make the public snapshot of a row."""
+    fields = cast("Fields", row)
+    return Tenancy(
+        id=cast("UUID", row["id"]),
+        tenant_id=row["tenant_id"],
+        workspace_id=row["workspace_id"],
+        kind=row["kind"],
+        incarnation=row["incarnation"],
+        phase=shown_phase(fields),
+        reason=shown_reason(fields),
+        message=row["message"],
+        params=cast("dict[str, Json]", row["params"]),
+        external_id=row["external_id"],
+        external_name=row["external_name"],
+        idempotency_key=row["idempotency_key"],
+        operation_id=row["operation_id"],
+        details=cast("dict[str, Json]", row["details"] or {}),
+        first_seen_at=row["first_seen_at"],
+        release_after=row["release_after"],
+    )

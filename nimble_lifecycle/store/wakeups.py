@@ -1,0 +1,124 @@
+"""Wake-ups from the server to the worker: hints only, a lost one costs one poll.
+
+PostgreSQL: a NOTIFY of its own after the commit, since one inside a writing transaction makes
+PostgreSQL commit one at a time; calls that come while one is under way share the next. SQLite: the
+worker polls `PRAGMA data_version`, the server does nothing.
+"""
+
+import threading
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from nimble_lifecycle.errors import NimbleError
+from nimble_lifecycle.store.database import Database
+
+CHANNEL = "nimble_tenancy"
+"""The PostgreSQL channel; notifications carry no payload."""
+
+COALESCE = 0.005
+"""Seconds during which further wake-ups share the next notification."""
+
+_PATIENCE = 5.0
+_LAST_WORD = 1.0
+_LISTEN_AGAIN = 0.3
+
+
+class Notifier:
+    """Sends wake-ups from a daemon thread that starts with the first one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._asked = threading.Event()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Ask for a notification; returns at once and never fails."""
+        if self._database.is_sqlite or self._closed.is_set():
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._send, name="nimble-notify", daemon=True
+                )
+                self._thread.start()
+        self._asked.set()
+
+    def close(self) -> None:
+        """End the thread; one that waits for the database ends by itself."""
+        self._closed.set()
+        self._asked.set()
+        if self._thread is not None:
+            self._thread.join(timeout=_LAST_WORD)
+
+    def _send(self) -> None:
+        while not self._closed.is_set():
+            self._asked.wait()
+            if self._closed.is_set():
+                return
+            self._asked.clear()
+            try:
+                self._notify()
+            except NimbleError:
+                continue  # the worker polls
+            self._closed.wait(COALESCE)
+
+    def _notify(self) -> None:
+        until = self._database.clock.monotonic() + _PATIENCE
+        self._database.writing(until, lambda at: at.exec_driver_sql(f"NOTIFY {CHANNEL}").close())
+
+
+class Listener:
+    """Calls `heard` from a daemon thread whenever somebody changed an intent.
+
+    PostgreSQL: LISTEN on a connection of its own, made again when it drops. SQLite: another
+    connection committed, seen by polling `PRAGMA data_version` every `interval` seconds.
+    """
+
+    def __init__(
+        self, database: Database, heard: Callable[[], None], *, interval: float = 0.05
+    ) -> None:
+        self._database = database
+        self._heard = heard
+        self._interval = interval
+        self._closed = threading.Event()
+        work = self._poll if database.is_sqlite else self._listen
+        self._thread = threading.Thread(
+            target=self._keep, args=(work,), name="nimble-listen", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start listening."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; it may take one interval."""
+        self._closed.set()
+        self._thread.join(timeout=2.0)
+
+    def _keep(self, work: Callable[[sa.Connection], None]) -> None:
+        while not self._closed.is_set():
+            try:
+                with self._database.standing() as connection:
+                    self._heard()  # something may have been missed in between
+                    work(connection)
+            except NimbleError:
+                self._closed.wait(_LISTEN_AGAIN)
+
+    def _listen(self, connection: sa.Connection) -> None:
+        connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+        driver = connection.connection.dbapi_connection
+        while not self._closed.is_set():
+            # One wait a second, so that `close` is noticed.
+            for _ in driver.notifies(timeout=1.0, stop_after=1):  # type: ignore[union-attr]
+                self._heard()
+
+    def _poll(self, connection: sa.Connection) -> None:
+        seen = None
+        while not self._closed.wait(self._interval):
+            version = connection.exec_driver_sql("PRAGMA data_version").scalar_one()
+            if version != seen:
+                seen = version
+                self._heard()

@@ -1,0 +1,209 @@
+"""What the worker half does to rows: claim steps, settle them, and look around.
+
+The claim and the settlement are statements of their own modules; the rest is here.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import cast
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from nimble_lifecycle.protocol import Phase, Tenancy
+from nimble_lifecycle.store.claims import Claim, Rules, claim_of, claim_statement, claim_values
+from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store.models import call, gone, look_at, vendor
+from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.settlements import (
+    Settlement,
+    settle_at_once,
+    settle_one_by_one,
+    settled_values,
+    settlement_values,
+)
+from nimble_lifecycle.store.types import later
+from nimble_lifecycle.store.verdicts import asked
+from nimble_lifecycle.store.views import Fields, shown_phase, shown_reason
+
+KEPT_CALLS = 100_000
+"""Rows of the call log that are kept."""
+
+STATEMENT_LIMIT = 30.0
+"""Seconds a worker's statement may take; a worker has time, but not for ever."""
+
+
+class WorkStore(Database):
+    """The store as the privileged half sees it."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, connections: int = 4) -> None:
+        """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
+        super().__init__(url, clock=clock, connections=connections)
+
+    def claim(self, rules: Rules, limit: int) -> list[Claim]:
+        """Take up to `limit` rows that must be looked at; give those that need a vendor call.
+
+        Where none of as many did, it goes on: rows without a call must not hold up the others.
+        """
+        bound = claim_values(rules, limit)
+
+        def take(at: sa.Connection) -> Sequence[sa.RowMapping]:
+            return at.execute(self._claim, bound).mappings().all()
+
+        while True:
+            rows = self.writing(self._limit(), take)
+            claims = [claim_of(row) for row in rows if row["lease_owner"] is not None]
+            if claims or len(rows) < max(1, limit):
+                return claims
+
+    def settle(self, batch: Sequence[Settlement], *, actor: str) -> set[UUID]:
+        """Write how steps ended; give the ids whose lease still held. `actor` goes to the journal.
+
+        Where it did not, only the journal is written, and a resource that was created becomes its
+        row's if that has none. Raises `sqlalchemy.exc.IntegrityError` where an external id belongs
+        to another row; then nothing of the batch was written.
+        """
+        bound = settlement_values(batch, actor, self.engine.dialect.name)
+        return self.writing(self._limit(), lambda at: self._settle_on(at, bound))
+
+    def _settle_on(self, at: sa.Connection, bound: dict[str, object]) -> set[UUID]:
+        if not self.is_sqlite:
+            return set(at.execute(self._settle_at_once, bound).scalars())
+        settle, write_journal, rescue = self._settle_one_by_one
+        settled = set(at.execute(settle, bound).scalars())
+        fenced = {**bound, **settled_values(settled)}
+        at.execute(write_journal, fenced).close()
+        at.execute(rescue, fenced).close()
+        return settled
+
+    def pause(self, kind: str, seconds: float, reason: str) -> None:
+        """Let no worker of the database claim rows of this kind for that long."""
+        bound = {"its_kind": kind, "its_seconds": seconds, "its_reason": reason}
+        self.writing(self._limit(), lambda at: at.execute(self._pause, bound).close())
+
+    def predecessor_going(self, claimed: Tenancy) -> bool:
+        """Whether an earlier tenancy of the same workspace is not gone yet."""
+        going = (
+            sa.select(sa.literal(1))
+            .where(
+                t.c.workspace_id == claimed.workspace_id,
+                t.c.tenant_id == claimed.tenant_id,
+                t.c.kind == claimed.kind,
+                t.c.incarnation < claimed.incarnation,
+                gone,
+                t.c.released_at.is_(None),
+                t.c.retired_at.is_(None),
+                t.c.phase != Phase.KEPT.value,
+            )
+            .limit(1)
+        )
+        return self.reading(self._limit(), lambda at: at.execute(going).first() is not None)
+
+    def busy(self, kind: str, within: float) -> bool:
+        """Whether anything is leased, open or due within that many seconds.
+
+        Waiting longer than that, or for a person, is not being busy.
+        """
+        bound = {"its_kind": kind, "its_within": within}
+        return self.reading(
+            self._limit(), lambda at: at.execute(self._busy, bound).first() is not None
+        )
+
+    def other_kinds(self, kind: str) -> list[str]:
+        """Name the kinds of live rows that this worker leaves alone."""
+        others = sa.select(t.c.kind).where(t.c.kind != kind).distinct().order_by(t.c.kind)
+        return self.reading(self._limit(), lambda at: list(at.execute(others).scalars()))
+
+    def trim_calls(self) -> None:
+        """Keep the last hundred thousand rows of the call log."""
+        oldest = sa.select(sa.func.max(call.c.id) - KEPT_CALLS).scalar_subquery()
+        statement = sa.delete(call).where(call.c.id <= oldest)
+        self.writing(self._limit(), lambda at: at.execute(statement).close())
+
+    def status(
+        self, *, kind: str | None = None, settled_within: float = 7 * 86400.0
+    ) -> list[dict[str, object]]:
+        """List rows that are not settled, or were within that many seconds; kept ones always."""
+        since = later(instant_of(self.clock), -settled_within)
+        settled = sa.or_(
+            t.c.phase == Phase.RELEASED.value,
+            sa.and_(t.c.phase == Phase.READY.value, t.c.observed_generation == t.c.generation),
+        )
+        when = sa.func.coalesce(t.c.released_at, t.c.generation_at)
+        statement = (
+            sa.select(t)
+            .where(sa.or_(sa.not_(settled), asked, when > since))
+            .order_by(t.c.kind, t.c.tenant_id, t.c.workspace_id, t.c.incarnation)
+        )
+        if kind is not None:
+            statement = statement.where(t.c.kind == kind)
+        rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
+        return [_shown_row(row) for row in rows]
+
+    def _limit(self) -> float:
+        return self.clock.monotonic() + STATEMENT_LIMIT
+
+    # -- statements, built once -------------------------------------------------------------------
+
+    @cached_property
+    def _claim(self) -> sa.Executable:
+        return claim_statement(self.clock)
+
+    @cached_property
+    def _settle_at_once(self) -> sa.Executable:
+        return settle_at_once(self.clock)
+
+    @cached_property
+    def _settle_one_by_one(self) -> tuple[sa.Executable, sa.Executable, sa.Executable]:
+        return settle_one_by_one(self.clock)
+
+    @cached_property
+    def _pause(self) -> sa.Executable:
+        insert = sqlite.insert(vendor) if self.is_sqlite else postgresql.insert(vendor)
+        until = later(instant_of(self.clock), sa.bindparam("its_seconds", type_=sa.Float()))
+        insert = insert.values(
+            kind=sa.bindparam("its_kind"),
+            paused_until=until,
+            pause_reason=sa.bindparam("its_reason"),
+        )
+        said = insert.excluded.paused_until
+        shorter = vendor.c.paused_until > said
+        return insert.on_conflict_do_update(
+            index_elements=[vendor.c.kind],
+            set_={
+                "paused_until": sa.case((shorter, vendor.c.paused_until), else_=said),
+                "pause_reason": sa.case(
+                    (shorter, vendor.c.pause_reason), else_=insert.excluded.pause_reason
+                ),
+            },
+        )
+
+    @cached_property
+    def _busy(self) -> sa.Executable:
+        now = instant_of(self.clock)
+        soon = later(now, sa.bindparam("its_within", type_=sa.Float()))
+        open_phase = t.c.phase.in_((Phase.PROVISIONING.value, Phase.UNRESOLVED.value))
+        return (
+            sa.select(sa.literal(1))
+            .where(
+                t.c.kind == sa.bindparam("its_kind"),
+                sa.not_(t.c.paused),
+                sa.or_(look_at <= soon, t.c.lease_expires_at > now, open_phase),
+            )
+            .limit(1)
+        )
+
+
+def _shown_row(row: sa.RowMapping) -> dict[str, object]:
+    fields = cast("Fields", row)
+    shown = {name: _plain(value) for name, value in row.items()}
+    return {**shown, "phase": shown_phase(fields).value, "reason": shown_reason(fields)}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID) else value

@@ -1,0 +1,175 @@
+"""Every wait for a database ends, however it fails to answer."""
+
+import select
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+
+from nimble_lifecycle.errors import StoreUnavailable
+from nimble_lifecycle.protocol import Reason, Workspace
+from nimble_lifecycle.store import IntentStore
+
+SLACK = 0.5
+
+
+class Proxy:
+    """Stands between a store and its database, and can stop passing anything on."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._flows = threading.Event()
+        self._flows.set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+        self.port: int = self._listener.getsockname()[1]
+
+    def freeze(self) -> None:
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        self._flows.set()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._flows.set()
+        self._thread.join(3.0)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        pairs: list[threading.Thread] = []
+        self._listener.settimeout(0.05)
+        while not self._ended.is_set():
+            try:
+                near, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            pairs.append(threading.Thread(target=self._pass_on, args=(near,), daemon=True))
+            pairs[-1].start()
+        for pair in pairs:
+            pair.join(3.0)
+
+    def _pass_on(self, near: socket.socket) -> None:
+        with near, socket.create_connection(self._target) as far:
+            other = {near: far, far: near}
+            while not self._ended.is_set():
+                readable, _, _ = select.select(list(other), [], [], 0.02)
+                for side in readable:
+                    self._flows.wait()
+                    try:
+                        data = side.recv(65536)
+                        if not data:
+                            return
+                        other[side].sendall(data)
+                    except OSError:
+                        return
+
+
+@pytest.fixture
+def proxied(postgres_url: str) -> Iterator[tuple[Proxy, IntentStore]]:
+    parts = urlsplit(postgres_url)
+    with closing(Proxy((parts.hostname, parts.port))) as proxy:
+        user = parts.netloc.rpartition("@")[0]
+        url = parts._replace(netloc=f"{user}@127.0.0.1:{proxy.port}").geturl()
+        with closing(IntentStore(url, connections=4)) as store:
+            yield proxy, store
+
+
+def ready(store: IntentStore, seconds: float, name: str = "ws_1") -> None:
+    until = time.monotonic() + seconds
+    store.ready(Workspace(name), "acme", Reason.INSTALL, {}, until=until)
+
+
+def timed_out(store: IntentStore, seconds: float) -> float:
+    """Give how long it took until a call was refused."""
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        ready(store, seconds, "ws_frozen")
+    return time.monotonic() - started
+
+
+def test_a_connection_that_freezes_ends_at_the_deadline_and_recovers(proxied) -> None:
+    proxy, store = proxied
+    store.open()  # one connection, which nobody else uses: a wake-up would
+    proxy.freeze()
+    assert timed_out(store, 0.3) < 0.3 + SLACK
+    proxy.thaw()
+    ready(store, 5.0, "ws_2")
+
+
+def test_a_database_that_accepts_and_never_answers_ends_within_one_attempt(proxied) -> None:
+    proxy, store = proxied
+    proxy.freeze()
+    # The driver takes no shorter limit than two seconds for a new connection.
+    assert timed_out(store, 0.3) < 2.0 + SLACK
+    proxy.thaw()
+    ready(store, 5.0)
+
+
+def test_a_crowd_through_a_frozen_network_ends_and_healthy_calls_are_served(proxied) -> None:
+    proxy, store = proxied
+    ready(store, 5.0)
+    proxy.freeze()
+    took: list[float] = []
+    crowd = [threading.Thread(target=lambda: took.append(timed_out(store, 0.4))) for _ in range(20)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join(5.0)
+    assert len(took) == 20
+    assert max(took) < 2.0 + 0.4 + SLACK
+    proxy.thaw()
+    for _ in range(4):
+        ready(store, 5.0, "ws_2")
+
+
+def test_waiting_for_a_free_connection_ends_at_the_deadline(database_url: str) -> None:
+    with closing(IntentStore(database_url, connections=1)) as store:
+        store.open()
+        inside, go_on = threading.Event(), threading.Event()
+
+        def hold(at: object) -> None:
+            inside.set()
+            go_on.wait(5.0)
+
+        call = threading.Thread(target=store.reading, args=(time.monotonic() + 5.0, hold))
+        call.start()
+        inside.wait(5.0)
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="no connection is free"):
+            ready(store, 0.2)
+        assert time.monotonic() - started < 0.2 + SLACK
+        go_on.set()
+        call.join()
+
+
+def test_a_locked_file_ends_at_the_deadline_and_reads_go_on(sqlite_url: str) -> None:
+    with closing(IntentStore(sqlite_url)) as store:
+        store.open()
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as other:
+            other.isolation_level = None
+            other.execute("BEGIN IMMEDIATE")
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="locked by another process"):
+                ready(store, 0.2)
+            assert time.monotonic() - started < 0.2 + SLACK
+            until = time.monotonic() + 1.0
+            assert store.tenancy(Workspace("ws_1"), "acme", until=until) is None
+            other.execute("ROLLBACK")
+        ready(store, 5.0)
+
+
+def test_a_database_that_is_down_is_said_without_user_or_password() -> None:
+    store = IntentStore("postgresql://me:hunter2@127.0.0.1:1/app")
+    with closing(store), pytest.raises(StoreUnavailable) as caught:
+        ready(store, 3.0)
+    assert "nothing listens there" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "me" not in str(caught.value).split()

@@ -1,0 +1,214 @@
+"""The schema: who makes it, who may live with it, and that it is the models'."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.util import CommandError
+from sqlmodel import SQLModel
+
+import nimble_lifecycle
+from nimble_lifecycle.errors import ConfigurationError, SchemaMissing, SchemaOutdated, SchemaTooNew
+from nimble_lifecycle.protocol import Reason, Workspace
+from nimble_lifecycle.store import IntentStore, WorkStore
+from nimble_lifecycle.store.database import SCHEMA_NUMBER
+from nimble_lifecycle.store.migrations import config
+from nimble_lifecycle.store.models import deployment
+
+CANNOT_COMPARE = pytest.mark.filterwarnings(
+    "ignore:Skipped unsupported reflection of expression",
+    "ignore:autogenerate skipping metadata-specified expression-based index",
+)
+"""SQLite's indexes over expressions cannot be compared; `test_plans` shows that ours is used."""
+
+FIVE_AT_ONCE = """
+import os
+import sys
+
+import alembic.command  # before the fork, so that the five start together
+from nimble_lifecycle.store import WorkStore
+
+
+def migrate():
+    store = WorkStore(sys.argv[1])
+    store.migrate()
+    store.open()
+    store.close()
+    sys.exit(0)
+
+
+children = []
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        migrate()
+    children.append(child)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+"""
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[WorkStore]:
+    with closing(WorkStore(database_url)) as store:
+        yield store
+
+
+def soon(store: WorkStore) -> float:
+    return store.clock.monotonic() + 5.0
+
+
+def owner_ids(store: WorkStore) -> list[str]:
+    select = sa.select(deployment.c.owner_id)
+    return store.reading(soon(store), lambda at: list(at.execute(select).scalars()))
+
+
+def set_schema(store: WorkStore, **columns: object) -> None:
+    statement = sa.update(deployment).values(**columns)
+    store.writing(soon(store), lambda at: at.execute(statement).close())
+
+
+def test_five_processes_migrate_an_empty_database_at_once(empty_database_url: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FIVE_AT_ONCE, empty_database_url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.stdout, run.stderr) == ("[0, 0, 0, 0, 0]\n", "")
+    with closing(WorkStore(empty_database_url)) as store:
+        (owner,) = owner_ids(store)
+    assert len(owner) == 10
+
+
+def test_threads_of_one_process_may_open_a_new_file_at_once(empty_sqlite_url: str) -> None:
+    stores = [WorkStore(empty_sqlite_url) for _ in range(5)]
+    failed: list[threading.ExceptHookArgs] = []
+    threads = [threading.Thread(target=store.open) for store in stores]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", failed.append)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert len({owner for store in stores for owner in owner_ids(store)}) == 1
+    for store in stores:
+        store.close()
+
+
+@CANNOT_COMPARE
+def test_the_schema_is_the_models_and_a_foreign_table_is_left_alone(store: WorkStore) -> None:
+    store.writing(
+        soon(store), lambda at: at.exec_driver_sql("CREATE TABLE theirs (id INTEGER)").close()
+    )
+    store.migrate()
+    settings = config()
+
+    def check(at: sa.Connection) -> list[str]:
+        settings.attributes["connection"] = at
+        command.check(settings)
+        return sa.inspect(at).get_table_names()
+
+    assert "theirs" in store.reading(soon(store), check)
+
+
+@CANNOT_COMPARE
+def test_the_check_would_see_a_difference(store: WorkStore) -> None:
+    change = "ALTER TABLE nimble_call ADD COLUMN extra INTEGER"
+    store.writing(soon(store), lambda at: at.exec_driver_sql(change).close())
+    settings = config()
+
+    def check(at: sa.Connection) -> None:
+        settings.attributes["connection"] = at
+        command.check(settings)
+
+    with pytest.raises(CommandError, match="New upgrade operations detected"):
+        store.reading(soon(store), check)
+
+
+def test_migrating_again_changes_nothing(store: WorkStore) -> None:
+    before = owner_ids(store)
+    store.migrate()
+    assert owner_ids(store) == before
+
+
+def test_a_failed_migration_leaves_nothing(empty_database_url: str, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("stop")
+
+    store = WorkStore(empty_database_url)
+    monkeypatch.setattr("secrets.choice", fail)
+    with closing(store):
+        with pytest.raises(RuntimeError, match="stop"):
+            store.migrate()
+        with store._connected(soon(store)) as at:
+            assert sa.inspect(at).get_table_names() == []
+
+
+def test_postgresql_without_tables_names_the_command(empty_postgres_url: str) -> None:
+    with closing(IntentStore(empty_postgres_url)) as store:
+        with pytest.raises(SchemaMissing, match="nimble-reconcile migrate"):
+            store.open()
+        with pytest.raises(SchemaMissing):
+            store.ready(Workspace("ws"), "acme", Reason.INSTALL, {}, until=soon(store))
+
+
+@pytest.mark.parametrize("half", [IntentStore, WorkStore])
+def test_sqlite_is_made_on_first_use_by_either_half(tmp_path, half) -> None:
+    url = f"sqlite:///{tmp_path / 'new' / 'directory' / 'nimble.db'}"
+    with closing(half(url)) as store:
+        store.open()
+        assert len(owner_ids(store)) == 1
+
+
+def test_tables_that_go_away_are_named_missing(store: WorkStore) -> None:
+    store.open()
+    drop = "ALTER TABLE nimble_tenancy RENAME TO elsewhere"
+    store.writing(soon(store), lambda at: at.exec_driver_sql(drop).close())
+    with pytest.raises(SchemaMissing):
+        store.status()
+
+
+def test_a_newer_schema_is_refused_only_by_code_older_than_it_can_live_with(
+    store: WorkStore, database_url: str
+) -> None:
+    set_schema(store, schema_number=SCHEMA_NUMBER + 1, oldest_version=nimble_lifecycle.__version__)
+    with closing(IntentStore(database_url)) as able:
+        able.open()
+    set_schema(store, oldest_version="99.0")
+    unable = IntentStore(database_url)
+    with closing(unable), pytest.raises(SchemaTooNew, match=r"needs 99\.0 or newer"):
+        unable.open()
+
+
+def test_an_older_schema_is_refused_on_postgresql(postgres_url: str) -> None:
+    with closing(WorkStore(postgres_url)) as store, closing(IntentStore(postgres_url)) as other:
+        set_schema(store, schema_number=SCHEMA_NUMBER - 1)
+        with pytest.raises(SchemaOutdated, match="nimble-reconcile migrate"):
+            other.open()
+
+
+def test_our_tables_are_not_in_the_metadata_of_our_host() -> None:
+    assert [name for name in SQLModel.metadata.tables if name.startswith("nimble_")] == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "nonsense", "mysql://u:hunter2@h/d", "sqlite://", "sqlite:///:memory:", "http://x"],
+)
+def test_a_url_that_is_neither_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="sqlite:///path") as caught:
+        IntentStore(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_may_be_printed_has_no_secret() -> None:
+    store = IntentStore("postgresql://me:hunter2@db.example/app?sslpassword=hunter2")
+    assert store.location == "PostgreSQL db.example:5432/app"
+    store.close()

@@ -1,0 +1,83 @@
+"""The statements that run all day find their rows by index, whatever the number of idle rows."""
+
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from nimble_lifecycle.store.models import tenancy as t
+
+IDLE = 2000
+
+
+class Plans:
+    """Explains the statements the store really sends, with the values it sends."""
+
+    def __init__(self, rig) -> None:
+        self.rig = rig
+        self.sqlite = rig.work.is_sqlite
+
+    def of(self, work, *, on) -> str:
+        """Run `work` and give the plans of the statements it sent to the database of `on`."""
+        sent: list[tuple[str, object]] = []
+
+        def note(_connection, _cursor, statement, parameters, *_) -> None:
+            if "nimble_tenancy" in statement:
+                sent.append((statement, parameters))
+
+        sa.event.listen(on.engine, "before_cursor_execute", note)
+        try:
+            work()
+        finally:
+            sa.event.remove(on.engine, "before_cursor_execute", note)
+        return "\n".join(self._explained(*one) for one in sent)
+
+    def _explained(self, statement: str, parameters: object) -> str:
+        explain = "EXPLAIN QUERY PLAN " if self.sqlite else "EXPLAIN "
+
+        def read(at: sa.Connection) -> str:
+            rows = at.exec_driver_sql(explain + statement, parameters).all()
+            return "\n".join(str(row[-1]) for row in rows)
+
+        return self.rig.work.reading(self.rig.soon(), read)
+
+
+@pytest.fixture
+def plans(rig) -> Plans:
+    """A fleet of idle rows, with fresh statistics, and nothing to do."""
+    rig.make_ready()
+    row = rig.row()
+    rows = [
+        {**row, "id": uuid4(), "workspace_id": f"idle_{n}", "external_id": f"idle_{n}"}
+        for n in range(IDLE)
+    ]
+    rig.work.writing(rig.soon(), lambda at: at.execute(sa.insert(t), rows).close())
+    analyze = "ANALYZE nimble_tenancy"
+    rig.work.writing(rig.soon(), lambda at: at.exec_driver_sql(analyze).close())
+    return Plans(rig)
+
+
+def scans_all(plan: str) -> bool:
+    return any(
+        line.strip().lstrip("-> ").startswith(("Seq Scan on nimble_tenancy", "SCAN nimble_tenancy"))
+        and "USING INDEX" not in line
+        for line in plan.splitlines()
+    )
+
+
+def test_a_claim_reads_the_rows_to_look_at_by_their_index(plans: Plans) -> None:
+    plan = plans.of(plans.rig.claim, on=plans.rig.work)
+    assert "ix_nimble_tenancy_look" in plan
+    assert not scans_all(plan), plan
+
+
+def test_a_ready_finds_its_row_by_the_live_index(plans: Plans) -> None:
+    plan = plans.of(lambda: plans.rig.ready({"changed": True}), on=plans.rig.intents)
+    assert "uq_nimble_tenancy_live" in plan
+    assert not scans_all(plan), plan
+
+
+def test_a_removing_finds_its_row_by_the_live_index(plans: Plans) -> None:
+    plan = plans.of(plans.rig.removing, on=plans.rig.intents)
+    assert "uq_nimble_tenancy_live" in plan
+    assert not scans_all(plan), plan
