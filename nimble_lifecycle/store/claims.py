@@ -32,6 +32,7 @@ from nimble_lifecycle.store.verdicts import (
     Verdict,
     asked,
     is_open,
+    is_remembered,
     is_verdict,
     new_params,
     reclaimed,
@@ -85,6 +86,8 @@ class Claim:
     """Seconds since the last create of this row was begun."""
     overdue: bool
     """Whether the operation is past its deadline."""
+    remembered: bool
+    """Whether the vendor still remembers this row's key: repeating it makes no second resource."""
 
 
 def claim_values(rules: Rules, limit: int) -> dict[str, object]:
@@ -108,6 +111,7 @@ def claim_statement(clock: Clock) -> sa.Executable:
     awaited = _awaited(now)
     age = elapsed(sa.func.coalesce(t.c.create_attempted_at, now), now)
     overdue = t.c.operation_deadline_at <= now
+    remembered = is_remembered(now)
     statement: sa.Executable = (
         sa.update(t)
         .where(t.c.id == awaited.c.id)
@@ -122,6 +126,7 @@ def claim_statement(clock: Clock) -> sa.Executable:
             t.c.reclaims,
             age.label("attempt_age"),
             overdue.label("overdue"),
+            remembered.label("remembered"),
         )
     )
     return statement
@@ -140,6 +145,7 @@ def claim_of(row: sa.RowMapping) -> Claim:
         releasing=bool(row["release_seen_at"] or row["release_started_at"]),
         attempt_age=row["attempt_age"],
         overdue=bool(row["overdue"]),
+        remembered=bool(row["remembered"]),
     )
 
 

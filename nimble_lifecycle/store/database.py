@@ -238,9 +238,16 @@ class Database:
         from nimble_lifecycle.store.migrations import upgrade  # noqa: PLC0415  # Alembic is slow
 
         if self.is_sqlite:
-            Path(self._url.database or "").parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
         with self._connected(self.clock.monotonic() + 60.0) as connection:
             upgrade(connection)
+
+    def _make_folder(self) -> None:
+        try:
+            Path(self._url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise StoreUnavailable(f"{self.location} cannot be made: {why}") from error
 
     def close(self) -> None:
         """Close idle connections; those in use close when their call ends."""

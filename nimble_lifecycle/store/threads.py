@@ -65,9 +65,13 @@ class Threads:
         done: "asyncio.Future[T]",
     ) -> Callable[[], None]:
         """Do the work and give what tells the loop; only then is the thread free."""
-        result, error = None, None
+        result: T | None = None
+        error: BaseException | None = None
         try:
             result = context.run(work)
+        except StopIteration as caught:  # a future refuses it and would never settle
+            error = RuntimeError("the work raised StopIteration")
+            error.__cause__ = caught
         except BaseException as caught:  # noqa: BLE001  # carried to the caller, whatever it is
             error = caught
 

@@ -116,15 +116,17 @@ def _under_way(
     """Judge rows with a call whose outcome is not known, or a release that has started."""
     due = _due(now)
     unknown = sa.and_(is_open, sa.not_(has_resource), due)
-    repeatable = sa.bindparam("its_repeatable", type_=sa.Float())
-    remembered = sa.func.coalesce(later(t.c.create_started_at, repeatable) > now, sa.false())
-    # Where a release is asked for, a look-up is better: it creates nothing.
-    no_better = sa.or_(wanted, sa.not_(sa.bindparam("its_can_find", type_=sa.Boolean())))
+    # A look-up creates nothing, so it comes first where there is one: after each answered create,
+    # and alone where a release is asked for. Once it has found nothing the row is `provisioning`
+    # again, as after a crash, and the same key may be repeated.
+    can_find = sa.bindparam("its_can_find", type_=sa.Boolean())
+    looked = sa.and_(wanted, _phase_in(Phase.PROVISIONING))
+    repeatable = sa.and_(is_remembered(now), _may_create(), sa.or_(looked, sa.not_(can_find)))
     return (
         (sa.and_(in_operation, sa.or_(is_open, _going), due), Verdict.POLL),
         (sa.and_(_going, due), Verdict.RELEASE),
         # Rule 6: the same key again while the vendor remembers it, else a look-up.
-        (sa.and_(unknown, remembered, _may_create(), no_better), Verdict.REPEAT),
+        (sa.and_(unknown, repeatable), Verdict.REPEAT),
         (unknown, Verdict.FIND),
     )
 
@@ -170,6 +172,12 @@ def _wanted(
         (fresh, Verdict.SPENT),
         (update, Verdict.UPDATE),
     )
+
+
+def is_remembered(now: sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Whether the vendor still remembers the row's key, counted from its first use."""
+    repeatable = sa.bindparam("its_repeatable", type_=sa.Float())
+    return sa.func.coalesce(later(t.c.create_started_at, repeatable) > now, sa.false())
 
 
 def _may_create() -> sa.ColumnElement[bool]:

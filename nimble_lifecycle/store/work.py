@@ -5,7 +5,7 @@ The claim and the settlement are statements of their own modules; the rest is he
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 from uuid import UUID
 
@@ -44,20 +44,20 @@ class WorkStore(Database):
         super().__init__(url, clock=clock, connections=connections)
 
     def claim(self, rules: Rules, limit: int) -> list[Claim]:
-        """Take up to `limit` rows that must be looked at; give those that need a vendor call.
+        """Look at the rows that wait for it; give up to `limit` that need a vendor call.
 
-        Where none of as many did, it goes on: rows without a call must not hold up the others.
+        Fewer than that: nothing else waits. Rows that need no call do not hold up the others.
         """
-        bound = claim_values(rules, limit)
+        claims: list[Claim] = []
+        while left := limit - len(claims):
+            rows = self.writing(self._limit(), partial(self._take, rules, left))
+            claims += [claim_of(row) for row in rows if row["lease_owner"] is not None]
+            if len(rows) < left:
+                break
+        return claims
 
-        def take(at: sa.Connection) -> Sequence[sa.RowMapping]:
-            return at.execute(self._claim, bound).mappings().all()
-
-        while True:
-            rows = self.writing(self._limit(), take)
-            claims = [claim_of(row) for row in rows if row["lease_owner"] is not None]
-            if claims or len(rows) < max(1, limit):
-                return claims
+    def _take(self, rules: Rules, limit: int, at: sa.Connection) -> Sequence[sa.RowMapping]:
+        return at.execute(self._claim, claim_values(rules, limit)).mappings().all()
 
     def settle(self, batch: Sequence[Settlement], *, actor: str) -> set[UUID]:
         """Write how steps ended; give the ids whose lease still held. `actor` goes to the journal.

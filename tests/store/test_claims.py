@@ -92,6 +92,34 @@ def test_a_release_asked_for_meanwhile_makes_a_look_up_better_than_a_repeat(rig)
     assert row["release_after"] is None, "what there is to release is not known yet"
 
 
+def test_after_an_answer_that_says_nothing_a_look_up_comes_before_the_same_key_again(rig) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(repeatable=3600.0), Phase.UNRESOLVED, delay=0.0, creates=1)
+    looked = rig.claim_one(repeatable=3600.0)
+    assert (looked.step, looked.creates, looked.remembered) == (Step.FIND, 1, True)
+    rig.settle(looked, Phase.PROVISIONING, delay=0.0, creates=1)  # it found nothing
+    repeat = rig.claim_one(repeatable=3600.0)
+    assert (repeat.step, repeat.creates) == (Step.CREATE, 2)
+
+
+def test_a_key_is_remembered_from_its_first_use(rig) -> None:
+    rig.ready()
+    rig.claim_one(repeatable=100.0)
+    rig.clock.advance(60)
+    rig.claim_one(repeatable=100.0)
+    rig.clock.advance(60)
+    assert not rig.claim_one(repeatable=100.0).remembered
+
+
+def test_rows_that_need_no_call_do_not_use_up_the_slots_of_those_that_do(rig) -> None:
+    for number in range(30):
+        workspace = Workspace(f"ws_{number:02}")
+        rig.ready(workspace=workspace)
+        if number % 3:
+            rig.removing(workspace)
+    assert len(rig.claim(limit=10)) == 10
+
+
 def test_without_a_look_up_the_repeat_settles_it_though_a_release_is_asked_for(rig) -> None:
     rig.ready()
     rig.claim_one()

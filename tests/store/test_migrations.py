@@ -13,7 +13,13 @@ from alembic.util import CommandError
 from sqlmodel import SQLModel
 
 import nimble_lifecycle
-from nimble_lifecycle.errors import ConfigurationError, SchemaMissing, SchemaOutdated, SchemaTooNew
+from nimble_lifecycle.errors import (
+    ConfigurationError,
+    SchemaMissing,
+    SchemaOutdated,
+    SchemaTooNew,
+    StoreUnavailable,
+)
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.store import IntentStore, WorkStore
 from nimble_lifecycle.store.database import SCHEMA_NUMBER
@@ -165,6 +171,14 @@ def test_sqlite_is_made_on_first_use_by_either_half(tmp_path, half) -> None:
     with closing(half(url)) as store:
         store.open()
         assert len(owner_ids(store)) == 1
+
+
+def test_a_sqlite_file_whose_folder_cannot_be_made_is_unavailable(tmp_path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    store = WorkStore(f"sqlite:///{tmp_path}/file/below/nimble.db")
+    with pytest.raises(StoreUnavailable, match="cannot be made"):
+        store.open()
+    store.close()
 
 
 def test_tables_that_go_away_are_named_missing(store: WorkStore) -> None:

@@ -37,6 +37,15 @@ def test_results_and_exceptions_travel() -> None:
         running(test)
 
 
+def test_a_stop_iteration_travels_too_and_costs_no_slot() -> None:
+    async def test(threads: Threads) -> None:
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(threads.run(lambda: next(iter(()))), 5)
+        assert await threads.run(lambda: "next") == "next"
+
+    running(test)
+
+
 def test_a_slot_is_kept_until_its_thread_ends() -> None:
     async def test(threads: Threads) -> None:
         release, started = threading.Event(), threading.Event()
