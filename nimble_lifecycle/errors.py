@@ -11,6 +11,7 @@
     │   ├── SchemaMissing             it has no tables of ours
     │   ├── SchemaOutdated            its tables are older than this package
     │   └── SchemaTooNew              its tables are newer than this package can live with
+    ├── SharedResource                two rows were given one resource
     └── VendorError                   what an adapter says about one call
         ├── TemporaryError            certainly not applied; try again later
         ├── PermanentError            certainly not applied; will not improve by itself
@@ -77,6 +78,10 @@ class SchemaOutdated(StoreError):
 
 class SchemaTooNew(StoreError):
     """The tables were migrated past what this version can live with. Upgrade nimble-lifecycle."""
+
+
+class SharedResource(NimbleError):
+    """Two rows were given the same external id. The adapter must give each tenancy its own."""
 
 
 class VendorError(NimbleError):

@@ -25,7 +25,13 @@ from nimble_lifecycle.errors import (
     SchemaTooNew,
     StoreUnavailable,
 )
-from nimble_lifecycle.store.engines import is_missing_table, make_engine, parse_url, why
+from nimble_lifecycle.store.engines import (
+    is_missing_table,
+    lacks_right,
+    make_engine,
+    parse_url,
+    why,
+)
 from nimble_lifecycle.store.models import deployment
 from nimble_lifecycle.store.ports import Clock, DatabaseClock
 
@@ -116,7 +122,7 @@ class Database:
             if is_missing_table(error):
                 self._checked = False
                 raise SchemaMissing(f"{self.location} has no tables of ours; {_MIGRATE}") from error
-            if isinstance(error, ProgrammingError):
+            if isinstance(error, ProgrammingError) and not lacks_right(error):
                 raise
             raise StoreUnavailable(f"{self.location} cannot be used: {why(error)}") from error
 

@@ -49,6 +49,7 @@ def _sqlite_engine(url: sa.URL, connections: int) -> "Engine":
         poolclass=sa.QueuePool,
         pool_size=connections,
         max_overflow=0,
+        hide_parameters=True,
         isolation_level="AUTOCOMMIT",
         connect_args={"check_same_thread": False},
     )
@@ -76,6 +77,7 @@ def _postgresql_engine(url: sa.URL, connections: int, ends: Callable[[], float])
         poolclass=sa.QueuePool,
         pool_size=connections,
         max_overflow=0,
+        hide_parameters=True,
         pool_reset_on_return=None,  # autocommit leaves nothing to roll back
         isolation_level="AUTOCOMMIT",
         use_native_hstore=False,  # its look-up costs a round trip on each connection
@@ -101,10 +103,17 @@ def is_missing_table(error: DBAPIError) -> bool:
     )
 
 
+def lacks_right(error: DBAPIError) -> bool:
+    """Whether a statement failed since its role may not do that."""
+    insufficient_privilege = "42501"  # PostgreSQL manual, appendix A
+    return getattr(error.orig, "sqlstate", None) == insufficient_privilege
+
+
 def why(error: DBAPIError) -> str:
     """Say in fixed words what failed; drivers put user names and hosts into their texts."""
     text = str(error.orig).lower()
     known = {
+        "permission denied": "its role lacks a right that this half needs",
         "locked": "it is locked by another process",
         "refused": "nothing listens there",
         "time": "no answer in time",

@@ -7,6 +7,7 @@ worker polls `PRAGMA data_version`, the server does nothing.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import sqlalchemy as sa
 
@@ -67,7 +68,7 @@ class Notifier:
 
     def _notify(self) -> None:
         until = self._database.clock.monotonic() + _PATIENCE
-        self._database.writing(until, lambda at: at.exec_driver_sql(f"NOTIFY {CHANNEL}").close())
+        self._database.writing(until, _notify)
 
 
 class Listener:
@@ -94,8 +95,11 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; it may take one interval."""
+        """End the thread; it may take one interval, or one wait of the listening connection."""
         self._closed.set()
+        if not self._database.is_sqlite:
+            with suppress(NimbleError):
+                self._database.writing(self._database.clock.monotonic() + 1.0, _notify)
         self._thread.join(timeout=2.0)
 
     def _keep(self, work: Callable[[sa.Connection], None]) -> None:
@@ -122,3 +126,7 @@ class Listener:
             if version != seen:
                 seen = version
                 self._heard()
+
+
+def _notify(connection: sa.Connection) -> None:
+    connection.exec_driver_sql(f"NOTIFY {CHANNEL}").close()

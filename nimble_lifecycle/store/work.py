@@ -11,7 +11,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
 
+from nimble_lifecycle.errors import SharedResource
 from nimble_lifecycle.protocol import Phase, Tenancy
 from nimble_lifecycle.store.claims import Claim, Rules, claim_of, claim_statement, claim_values
 from nimble_lifecycle.store.database import Database
@@ -63,11 +65,14 @@ class WorkStore(Database):
         """Write how steps ended; give the ids whose lease still held. `actor` goes to the journal.
 
         Where it did not, only the journal is written, and a resource that was created becomes its
-        row's if that has none. Raises `sqlalchemy.exc.IntegrityError` where an external id belongs
-        to another row; then nothing of the batch was written.
+        row's if that has none. Raises SharedResource where an external id belongs to another row;
+        then nothing of the batch was written.
         """
         bound = settlement_values(batch, actor, self.engine.dialect.name)
-        return self.writing(self._limit(), lambda at: self._settle_on(at, bound))
+        try:
+            return self.writing(self._limit(), lambda at: self._settle_on(at, bound))
+        except IntegrityError as error:
+            raise SharedResource("another row has the resource already") from error
 
     def _settle_on(self, at: sa.Connection, bound: dict[str, object]) -> set[UUID]:
         if not self.is_sqlite:
@@ -105,17 +110,17 @@ class WorkStore(Database):
     def busy(self, kind: str, within: float) -> bool:
         """Whether anything is leased, open or due within that many seconds.
 
-        Waiting longer than that, or for a person, is not being busy.
+        Waiting longer than that, for a vendor's pause too, or for a person, is not being busy.
         """
         bound = {"its_kind": kind, "its_within": within}
         return self.reading(
             self._limit(), lambda at: at.execute(self._busy, bound).first() is not None
         )
 
-    def other_kinds(self, kind: str) -> list[str]:
-        """Name the kinds of live rows that this worker leaves alone."""
-        others = sa.select(t.c.kind).where(t.c.kind != kind).distinct().order_by(t.c.kind)
-        return self.reading(self._limit(), lambda at: list(at.execute(others).scalars()))
+    def kinds(self) -> list[str]:
+        """Name every kind that has rows."""
+        every = sa.select(t.c.kind).distinct().order_by(t.c.kind)
+        return self.reading(self._limit(), lambda at: list(at.execute(every).scalars()))
 
     def trim_calls(self) -> None:
         """Keep the last hundred thousand rows of the call log."""
@@ -185,13 +190,18 @@ class WorkStore(Database):
     def _busy(self) -> sa.Executable:
         now = instant_of(self.clock)
         soon = later(now, sa.bindparam("its_within", type_=sa.Float()))
+        kind = sa.bindparam("its_kind", type_=sa.Text())
+        vendor_paused = sa.exists().where(vendor.c.kind == kind, vendor.c.paused_until > soon)
         open_phase = t.c.phase.in_((Phase.PROVISIONING.value, Phase.UNRESOLVED.value))
         return (
             sa.select(sa.literal(1))
             .where(
-                t.c.kind == sa.bindparam("its_kind"),
+                t.c.kind == kind,
                 sa.not_(t.c.paused),
-                sa.or_(look_at <= soon, t.c.lease_expires_at > now, open_phase),
+                sa.or_(
+                    t.c.lease_expires_at > now,
+                    sa.and_(sa.or_(look_at <= soon, open_phase), sa.not_(vendor_paused)),
+                ),
             )
             .limit(1)
         )

@@ -590,6 +590,13 @@ def test_a_resource_noted_while_another_has_the_row_is_used_when_that_one_gives_
 # -- what is left alone --------------------------------------------------------------------------
 
 
+def test_waiting_out_a_long_pause_of_the_vendor_is_not_being_busy(rig) -> None:
+    rig.ready()
+    rig.work.pause("acme", 60.0, "RateLimited")
+    assert not rig.work.busy("acme", within=10.0)
+    assert rig.work.busy("acme", within=60.0)
+
+
 def test_paused_rows_and_kinds_and_other_kinds_are_left_alone(rig) -> None:
     rig.ready()
     rig.ready(kind="other")
@@ -602,7 +609,7 @@ def test_paused_rows_and_kinds_and_other_kinds_are_left_alone(rig) -> None:
     assert rig.claim(kind="other") == []
     rig.clock.advance(60)
     assert len(rig.claim(kind="other")) == 1
-    assert rig.work.other_kinds("acme") == ["other"]
+    assert rig.work.kinds() == ["acme", "other"]
 
 
 def test_a_longer_pause_is_not_shortened(rig) -> None:

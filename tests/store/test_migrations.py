@@ -226,3 +226,19 @@ def test_what_may_be_printed_has_no_secret() -> None:
     store = IntentStore("postgresql://me:hunter2@db.example/app?sslpassword=hunter2")
     assert store.location == "PostgreSQL db.example:5432/app"
     store.close()
+
+
+def test_a_role_without_rights_is_told_so_in_one_sentence(postgres_url: str) -> None:
+    role = "nimble_test_powerless"
+    make = f"CREATE ROLE {role} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL"
+    admin = sa.create_engine(postgres_url.replace("://", "+psycopg://"))
+    try:
+        with admin.begin() as connection:
+            connection.exec_driver_sql(f"DO $$ BEGIN {make}; END $$")
+    except sa.exc.ProgrammingError:
+        pytest.skip("the PostgreSQL user of the tests may not make roles")
+    finally:
+        admin.dispose()
+    url = sa.make_url(postgres_url).set(username=role).render_as_string(hide_password=False)
+    with closing(WorkStore(url)) as store, pytest.raises(StoreUnavailable, match="lacks a right"):
+        store.kinds()

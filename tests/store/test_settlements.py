@@ -1,8 +1,8 @@
 """How steps end: the fence, the journal, and batches."""
 
 import pytest
-from sqlalchemy.exc import IntegrityError
 
+from nimble_lifecycle.errors import SharedResource
 from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store import Step
 
@@ -131,7 +131,7 @@ def test_a_resource_of_another_row_fails_the_batch_and_nothing_is_written(rig) -
         rig.settlement(claim, Phase.READY, external_id="shared", finished=True) for claim in claims
     ]
     before = rig.rows()
-    with pytest.raises(IntegrityError):
+    with pytest.raises(SharedResource):
         rig.work.settle(batch, actor="me")
     assert rig.rows() == before
     assert rig.journal() == []

@@ -1,0 +1,126 @@
+"""Calls an adapter's methods, async or plain, under one limit, and says how each call ended.
+
+Whatever an adapter returns or raises becomes a value here: nothing of it ends the worker. A call
+that is over its limit is left behind, not waited for: its outcome is unknown then.
+"""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from nimble_lifecycle.errors import UnknownOutcome
+from nimble_lifecycle.protocol import Tenancy
+from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
+from nimble_lifecycle.store.ports import Clock, Hop
+
+Ended: TypeAlias = Provisioned | InProgress | Released | External | Exception | None
+"""How a call ended: what the adapter returned or raised."""
+
+Method: TypeAlias = Callable[[Tenancy], Ended | Awaitable[Ended]]
+"""A method of an adapter that is about one tenancy."""
+
+MAX_ID = 1024
+"""Longest id a vendor may give, in characters."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class OverrunError(TimeoutError):
+    """A vendor call that was not over within its limit; `late` is its result, once there is one."""
+
+    def __init__(self, limit: float, late: "asyncio.Task[Ended]") -> None:
+        super().__init__(f"the vendor call took longer than {limit:g} s")
+        self.late = late
+
+
+async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock, hop: Hop) -> Ended:
+    """Call `method` and give what it returned or raised; `OverrunError` past `limit` seconds.
+
+    A plain method runs by `hop`. An async one is cancelled at the limit, and what it does then is
+    its own; a plain one goes on until it ends.
+    """
+    call = _Call(method, tenancy, hop)
+    task = asyncio.ensure_future(call.outcome())
+    timer = asyncio.ensure_future(clock.sleep(limit))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    finally:
+        timer.cancel()
+    if not task.done():
+        if call.on_loop:
+            task.cancel()
+        return OverrunError(limit, task)
+    return outcome_of_task(task)
+
+
+def outcome_of_task(task: "asyncio.Task[Ended]") -> Ended:
+    """Read a finished call; one that was cancelled may have been applied."""
+    if task.cancelled():
+        return UnknownOutcome("the call was cancelled from inside the adapter")
+    return task.result()
+
+
+class _Call:
+    """One call. `on_loop` says whether it waits on the event loop, where it can be cancelled."""
+
+    def __init__(self, method: Method, tenancy: Tenancy, hop: Hop) -> None:
+        self._method = method
+        self._tenancy = tenancy
+        self._hop = hop
+        self.on_loop = inspect.iscoroutinefunction(method)
+
+    async def outcome(self) -> Ended:
+        result = self._begun() if self.on_loop else await self._hop.run(self._begun)
+        if not isinstance(result, Awaitable):
+            return _checked(result)
+        self.on_loop = True
+        try:
+            return _checked(await result)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # an adapter may raise anything
+            return _raised(error)
+
+    def _begun(self) -> Ended | Awaitable[Ended]:
+        # Caught on the thread: a StopIteration, for one, cannot travel through a future.
+        try:
+            return self._method(self._tenancy)
+        except BaseException as error:  # noqa: BLE001  # an adapter may raise anything
+            return _raised(error)
+
+
+def _raised(error: BaseException) -> Exception:
+    """Take what would end a program (SystemExit and the like) for any other surprise."""
+    if isinstance(error, Exception):
+        return error
+    return UnknownOutcome(f"the adapter raised {type(error).__name__}")
+
+
+def _checked(result: object) -> Ended:
+    """Refuse what the types rule out and no row can hold."""
+    match result:
+        case Provisioned(external_id=name) | External(external_id=name):
+            fine = _is_id(name)
+        case InProgress(operation_id=name):
+            fine = _is_id(name)
+        case Released() | None:
+            fine = True
+        case _:
+            return TypeError(f"the adapter returned {type(result).__name__}, which says nothing")
+    if fine:
+        return result
+    return TypeError(
+        f"the adapter returned {type(result).__name__} without a usable id: it must be text of"
+        f" 1 to {MAX_ID} characters, none of them a control character"
+    )
+
+
+def _is_id(name: object) -> bool:
+    if not isinstance(name, str) or not name.strip():
+        return False
+    return len(name) <= MAX_ID and _UNPRINTABLE.search(name) is None

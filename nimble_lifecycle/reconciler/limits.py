@@ -1,0 +1,61 @@
+"""How much a worker does and how long it waits, and what claims and outcomes must know of that."""
+
+import secrets
+import socket
+from dataclasses import dataclass, field
+
+from nimble_lifecycle.reconciler.backoff import Backoff
+from nimble_lifecycle.reconciler.settled import Policy
+from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.store import Rules
+
+LEASES_PER_LIMIT = 3
+"""A lease lasts this many times the limit of one call, and is never renewed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a worker does and how long it waits; times in seconds."""
+
+    concurrency: int = 20
+    poll: float = 1.0
+    grace: float = 86400.0
+    drain: float = 10.0
+    max_creates: int = 5
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+def new_owner() -> str:
+    """Name this process as the owner of leases; a restart on the same host is another owner."""
+    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
+
+
+def rules_of(vendor: Vendor, limits: Limits, owner: str) -> Rules:
+    """Say what a claim must know of the vendor and of the operator's wishes."""
+    repeatable = vendor.repeatable
+    return Rules(
+        kind=vendor.kind,
+        owner=owner,
+        lease=_lease(vendor),
+        grace=limits.grace,
+        max_creates=limits.max_creates,
+        repeatable=None if repeatable is None else repeatable.total_seconds(),
+        can_find=vendor.implements("find"),
+        keeps=vendor.on_release == "keep",
+    )
+
+
+def policy_of(vendor: Vendor, limits: Limits) -> Policy:
+    """Say what the outcome table must know of the vendor and of the operator's wishes."""
+    return Policy(
+        backoff=limits.backoff,
+        lease=_lease(vendor),
+        lag=vendor.lag.total_seconds(),
+        can_find=vendor.implements("find"),
+        repeatable=vendor.repeatable is not None,
+        max_creates=limits.max_creates,
+    )
+
+
+def _lease(vendor: Vendor) -> float:
+    return vendor.time_limit.total_seconds() * LEASES_PER_LIMIT

@@ -1,0 +1,261 @@
+"""From how a vendor call ended to what is written about it: one pure function, no I/O.
+
+Every call has one of three outcomes: applied, certainly not applied, unknown. The table follows the
+Open Service Broker specification's "Orphan Mitigation" in spirit: an unknown create is settled
+before anything else is done, and never by guessing.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from nimble_lifecycle.errors import (
+    CredentialError,
+    Gone,
+    NameConflict,
+    PermanentError,
+    RateLimited,
+    TemporaryError,
+    Unavailable,
+)
+from nimble_lifecycle.protocol import Phase, Why
+from nimble_lifecycle.reconciler.calls import Ended
+from nimble_lifecycle.reconciler.settled import Policy, Row, pause_of
+from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
+from nimble_lifecycle.store import Claim, Settlement, Step
+
+_PASSING: Final = (
+    None,
+    Why.BACKING_OFF,
+    Why.IN_PROGRESS,
+    Why.PERMISSION_DENIED,
+    Why.RATE_LIMITED,
+    Why.STILL_IN_USE,
+    Why.VENDOR_UNAVAILABLE,
+)
+"""Reasons of an unresolved row that go away by themselves; any other says what was refused."""
+
+
+def settlement(claim: Claim, ended: Ended, policy: Policy) -> Settlement:
+    """Say what a step's end means for its row."""
+    row = Row(claim, policy)
+    match claim.step:
+        case Step.CREATE:
+            return _create(row, ended)
+        case Step.UPDATE:
+            return _update(row, ended)
+        case Step.FIND:
+            return _find(row, ended)
+        case Step.POLL:
+            return _poll(row, ended)
+        case Step.RELEASE:
+            return _release(row, ended)
+
+
+def shared(claim: Claim, policy: Policy) -> Settlement:
+    """Say that the resource a vendor named belongs to another row already."""
+    error = NameConflict("another tenancy has the resource that the vendor gave for this one")
+    row = Row(claim, policy)
+    return replace(row.stalled(Why.SHARED_RESOURCE, error, "shared"), creates=row.not_created())
+
+
+def behind(settled: Settlement, claim: Claim, policy: Policy) -> Settlement:
+    """Let a row whose name or resource its predecessor still has wait for that to be gone."""
+    attempts = claim.attempts + 1
+    return replace(
+        settled,
+        phase=Phase.PENDING,
+        reason=Why.WAITING_FOR_PREDECESSOR,
+        attempts=attempts,
+        delay=policy.backoff.delay(attempts),
+    )
+
+
+# -- create ----------------------------------------------------------------------------------------
+
+
+def _create(row: Row, ended: Ended) -> Settlement:
+    match ended:
+        case Provisioned():
+            return row.ready(ended.external_id, ended.details)
+        case External():  # found by its mark after the name was refused
+            return _found(row, ended)
+        case InProgress():
+            return row.waiting(Phase.PROVISIONING, ended)
+        case PermanentError() | NameConflict():
+            return _refused(row, ended)
+        case TemporaryError() | CredentialError() | RateLimited() | Unavailable():
+            return _not_applied(row, ended)
+    return _unknown_create(row, _as_error(ended))
+
+
+def _refused(row: Row, error: PermanentError | NameConflict) -> Settlement:
+    """Stall, unless an earlier create under the same key may have been applied."""
+    reason = Why.NAME_CONFLICT if isinstance(error, NameConflict) else error.reason
+    stalled = replace(row.stalled(reason, error, "refused"), creates=0)
+    if row.not_created() == 0:
+        return stalled
+    return replace(_not_applied(row, error), reason=stalled.reason, message=stalled.message)
+
+
+def _not_applied(row: Row, error: Exception) -> Settlement:
+    # This create was not applied; an earlier one under the same key may have been.
+    left = row.not_created()
+    phase = Phase.UNRESOLVED if left else Phase.PENDING
+    return replace(row.again(phase, error, "not applied"), creates=left, operation_id=None)
+
+
+def _unknown_create(row: Row, error: Exception) -> Settlement:
+    if row.policy.can_find or row.policy.repeatable:
+        settled = replace(row.again(Phase.UNRESOLVED, error, "unknown"), operation_id=None)
+        # All creates under a key the vendor remembers make one resource: they count as one.
+        known = max(1, row.not_created()) if row.claim.remembered else settled.creates
+        return replace(settled, creates=known)
+    return row.stalled(Why.CREATE_OUTCOME_UNKNOWN, error, "unknown")
+
+
+# -- update ----------------------------------------------------------------------------------------
+
+
+def _update(row: Row, ended: Ended) -> Settlement:
+    match ended:
+        case Provisioned():
+            return row.ready(ended.external_id, ended.details)
+        case InProgress():
+            return row.waiting(Phase.PROVISIONING, ended)
+        case PermanentError() | NameConflict():
+            # The resource is as it was and can be used; only the new params were refused.
+            reason = Why.NAME_CONFLICT if isinstance(ended, NameConflict) else ended.reason
+            return replace(row.stalled(reason, ended, "refused"), phase=Phase.READY, attempts=0)
+    return replace(row.again(Phase.READY, _as_error(ended), "failed"), operation_id=None)
+
+
+# -- find ------------------------------------------------------------------------------------------
+
+
+def _find(row: Row, ended: Ended) -> Settlement:
+    match ended:
+        case External():
+            return _found(row, ended)
+        case InProgress():
+            return row.waiting(Phase.PROVISIONING, ended)
+        case NameConflict():
+            return row.stalled(Why.NAME_CONFLICT, ended, "found another's")
+        case None | Gone():
+            return _not_found(row)
+        case PermanentError():
+            return row.stalled(Why.CREATE_OUTCOME_UNKNOWN, ended, "no look-up")
+    return row.again(Phase.UNRESOLVED, _as_error(ended), "look-up failed")
+
+
+def _not_found(row: Row) -> Settlement:
+    """Rule 6: believed only once the create can no longer run and the lag is over."""
+    claim, policy = row.claim, row.policy
+    why, message = claim.tenancy.reason, claim.tenancy.message
+    believable = policy.lease + policy.lag - claim.attempt_age
+    if believable > 0 and why in _PASSING and row.may_repeat():
+        # The vendor answers, and under the same key there can be no second resource.
+        return replace(row.settled(Phase.PROVISIONING, "not found yet"), delay=0.0)
+    if believable > 0:
+        early = row.settled(Phase.UNRESOLVED, "not found yet")
+        return replace(early, delay=believable, reason=why, message=message)
+    if why in _PASSING:
+        return replace(row.settled(Phase.PENDING, "not found"), delay=0.0)
+    # The last create was refused for good, and none before it left anything behind.
+    return replace(row.settled(Phase.STALLED, "not found"), reason=why, message=message)
+
+
+def _found(row: Row, external: External) -> Settlement:
+    """Take what a look-up asserts to be ours, once what it shows agrees."""
+    key = row.claim.tenancy.idempotency_key or ""
+    owner = key.partition("-")[0]
+    if external.key not in (None, key) or external.owner not in (None, owner):
+        conflict = NameConflict("what was found carries another mark")
+        return row.stalled(Why.NAME_CONFLICT, conflict, "found another's")
+    return row.ready(external.external_id, external.details)
+
+
+# -- poll ------------------------------------------------------------------------------------------
+
+
+def _poll(row: Row, ended: Ended) -> Settlement:
+    tenancy = row.claim.tenancy
+    if tenancy.phase is Phase.RELEASING:
+        return _poll_release(row, ended)
+    if tenancy.external_id is not None:
+        return _poll_update(row, ended)
+    return _poll_create(row, ended)
+
+
+def _poll_create(row: Row, ended: Ended) -> Settlement:
+    match ended:
+        case Provisioned():
+            return row.ready(ended.external_id, ended.details)
+        case InProgress() if not row.claim.overdue:
+            return row.waiting(Phase.PROVISIONING, ended)
+        case PermanentError() | NameConflict():
+            return _refused(row, ended)
+        case Released():
+            return _not_applied(row, TemporaryError("the operation ended without a resource"))
+        case Gone():  # the vendor knows the operation no more
+            return _unknown_create(row, ended)
+    if _is_overdue(row, ended):
+        return _unknown_create(row, _overdue())
+    return row.again(Phase.PROVISIONING, _as_error(ended), "poll failed")
+
+
+def _poll_update(row: Row, ended: Ended) -> Settlement:
+    match ended:
+        case Provisioned() | PermanentError() | NameConflict() | Gone() | Released():
+            return _update(row, ended)
+        case InProgress() if not row.claim.overdue:
+            return _update(row, ended)
+    if _is_overdue(row, ended):
+        return _update(row, _overdue())
+    return row.again(Phase.PROVISIONING, _as_error(ended), "poll failed")
+
+
+def _poll_release(row: Row, ended: Ended) -> Settlement:
+    match ended:
+        case Released() | PermanentError() | NameConflict():
+            return _release(row, ended)
+        case InProgress() if not row.claim.overdue:
+            return _release(row, ended)
+        case Gone():
+            # It may be the operation that the vendor has forgotten: `release` itself will tell.
+            return replace(row.again(Phase.RELEASING, ended, "poll failed"), operation_id=None)
+    if _is_overdue(row, ended):
+        return row.stalled(Why.OPERATION_OVERDUE, _overdue(), "overdue")
+    return row.again(Phase.RELEASING, _as_error(ended), "poll failed")
+
+
+def _is_overdue(row: Row, ended: Ended) -> bool:
+    """Whether to stop polling; not while it is the vendor as a whole that does not answer."""
+    waiting = pause_of(ended) is not None or isinstance(ended, CredentialError)
+    return row.claim.overdue and not waiting
+
+
+def _overdue() -> TimeoutError:
+    return TimeoutError("the vendor's operation is past its deadline")
+
+
+# -- release ---------------------------------------------------------------------------------------
+
+
+def _release(row: Row, ended: Ended) -> Settlement:
+    match ended:
+        case Released() | Gone():
+            return row.released()
+        case InProgress():
+            return row.waiting(Phase.RELEASING, ended)
+        case PermanentError():
+            return row.stalled(ended.reason, ended, "refused")
+        case NameConflict():
+            return row.stalled(Why.NAME_CONFLICT, ended, "refused")
+    return replace(row.again(Phase.RELEASING, _as_error(ended), "failed"), operation_id=None)
+
+
+def _as_error(ended: Ended) -> Exception:
+    """Take a value that makes no sense for its step for the adapter's mistake."""
+    if isinstance(ended, Exception):
+        return ended
+    return TypeError(f"the adapter returned {type(ended).__name__}, which says nothing here")

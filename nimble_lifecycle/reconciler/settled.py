@@ -1,0 +1,175 @@
+"""The settlements that steps have in common: ready, waiting, backing off, stalled."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nimble_lifecycle.errors import CredentialError, RateLimited, TemporaryError, Unavailable
+from nimble_lifecycle.protocol import Json, Phase, Why
+from nimble_lifecycle.reconciler.backoff import Backoff
+from nimble_lifecycle.reconciler.calls import Ended
+from nimble_lifecycle.reconciler.redact import described, redacted
+from nimble_lifecycle.reconciler.vendor import InProgress
+from nimble_lifecycle.store import Claim, Settlement
+
+MAX_DETAILS = 8192
+"""Largest `details`, in bytes of JSON."""
+
+OPERATION_LIMIT = 3600.0
+"""Seconds an operation may take where the adapter names no deadline."""
+
+MAX_OPERATION = 366 * 86400.0
+"""Longest deadline of an operation, in seconds."""
+
+MAX_PAUSE = 3600.0
+"""Longest pause a vendor can ask for, in seconds."""
+
+DEFAULT_PAUSE = 5.0
+"""Seconds of a pause where the vendor names none."""
+
+MAX_DELAY = 86400.0
+"""Longest time until a row is looked at again that an adapter can ask for, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the table needs to know besides the call. Times in seconds."""
+
+    backoff: Backoff
+    lease: float
+    lag: float
+    can_find: bool
+    repeatable: bool
+    max_creates: int
+
+
+def pause_of(ended: Ended) -> tuple[float, Why] | None:
+    """Give how long the whole vendor is to be left alone, and why; None: it is not."""
+    if not isinstance(ended, (RateLimited, Unavailable)):
+        return None
+    limited = isinstance(ended, RateLimited)
+    seconds = _seconds(ended.after, otherwise=DEFAULT_PAUSE, longest=MAX_PAUSE)
+    return seconds, Why.RATE_LIMITED if limited else Why.VENDOR_UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A claimed row, and what can be said about it whatever the step was."""
+
+    claim: Claim
+    policy: Policy
+
+    def settled(self, phase: Phase, outcome: str) -> Settlement:
+        """Say nothing but the phase; the row is not due again."""
+        claim = self.claim
+        return Settlement(
+            id=claim.tenancy.id,
+            token=claim.token,
+            generation=claim.generation,
+            action=claim.step.value,
+            outcome=outcome,
+            phase=phase,
+            attempts=claim.attempts,
+            creates=claim.creates,
+        )
+
+    def ready(self, external_id: str, details: Mapping[str, Json]) -> Settlement:
+        """Say that the resource exists and is as the claimed generation wants it."""
+        kept, message = _storable(details)
+        return replace(
+            self.settled(Phase.READY, "provisioned"),
+            external_id=external_id,
+            details=kept,
+            message=message,
+            attempts=0,
+            creates=0,
+            finished=True,
+        )
+
+    def released(self) -> Settlement:
+        """Say that the resource is gone."""
+        return replace(self.settled(Phase.RELEASED, "released"), attempts=0, finished=True)
+
+    def waiting(self, phase: Phase, progress: InProgress) -> Settlement:
+        """Come back for the vendor's operation."""
+        return replace(
+            self.settled(phase, "in progress"),
+            reason=Why.IN_PROGRESS,
+            operation_id=progress.operation_id,
+            operation_limit=_seconds(
+                progress.deadline, otherwise=OPERATION_LIMIT, longest=MAX_OPERATION
+            ),
+            delay=_seconds(progress.poll_after, otherwise=1.0, longest=MAX_DELAY),
+        )
+
+    def again(self, phase: Phase, error: Exception, outcome: str) -> Settlement:
+        """Back off, or wait for as long as the vendor said; an open operation stays open."""
+        whole = pause_of(error)
+        attempts = self.claim.attempts + (1 if whole is None else 0)
+        return replace(
+            self.settled(phase, outcome),
+            reason=_why(error),
+            error=described(error),
+            delay=self._delay(error, attempts),
+            attempts=attempts,
+            operation_id=self.claim.tenancy.operation_id,
+        )
+
+    def stalled(self, reason: str, error: Exception, outcome: str) -> Settlement:
+        """Stop until a person, or changed params, make a difference."""
+        text = described(error)
+        stalled = self.settled(Phase.STALLED, outcome)
+        return replace(stalled, reason=redacted(reason), error=text, message=text)
+
+    def not_created(self) -> int:
+        """Count the creates that may have been applied, without this one."""
+        return max(0, self.claim.creates - 1)
+
+    def may_repeat(self) -> bool:
+        """Whether the create may be begun again now, under the same key."""
+        claim = self.claim
+        left = claim.creates < self.policy.max_creates
+        return claim.remembered and left and not claim.releasing
+
+    def _delay(self, error: Exception, attempts: int) -> float:
+        backoff = self.policy.backoff
+        whole = pause_of(error)
+        if whole is not None:
+            # Spread a little, so that the fleet does not come back at once.
+            return whole[0] + backoff.delay(1)
+        own = backoff.delay(attempts)
+        if not isinstance(error, TemporaryError):
+            return own
+        # Never sooner than the shortest back-off: a vendor that says "now" is not asked in a loop.
+        return max(backoff.first, _seconds(error.delay, otherwise=own, longest=MAX_DELAY))
+
+
+def _why(error: Exception) -> Why:
+    whole = pause_of(error)
+    if whole is not None:
+        return whole[1]
+    return Why.PERMISSION_DENIED if isinstance(error, CredentialError) else Why.BACKING_OFF
+
+
+def _seconds(given: object, *, otherwise: float, longest: float) -> float:
+    """Read a time an adapter gave; what is no number of seconds counts as not given."""
+    if not isinstance(given, (int, float)) or math.isnan(given):
+        return otherwise
+    return min(max(0.0, float(given)), longest)
+
+
+def _storable(details: object) -> tuple[dict[str, Json] | None, str | None]:
+    """Give details as they can be stored, or say why they are not."""
+    try:
+        text = json.dumps(details, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError):
+        return None, "the adapter's details are not JSON and were dropped"
+    # Written out and read back: only then keys are text, and it is what the database will hold.
+    kept = json.loads(text)
+    if not isinstance(kept, dict) or r"\u0000" in text:
+        return None, "the adapter's details are not a JSON object of text and were dropped"
+    if size > MAX_DETAILS:
+        return None, f"the adapter's details are over {MAX_DETAILS} bytes and were dropped"
+    return kept, None

@@ -1,0 +1,65 @@
+"""Rows as people and programs read them. Values may be forged and are never taken at their word."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nimble_lifecycle.protocol import Phase
+
+ShownRow: TypeAlias = Mapping[str, object]
+"""A row as `WorkStore.status` gives it."""
+
+WIDE = 200
+"""Columns of a table that goes to a file or another program."""
+
+
+def print_json(shown: object) -> None:
+    """Print JSON; everything beyond ASCII is escaped."""
+    print(json.dumps(shown, indent=2, ensure_ascii=True))  # noqa: T201
+
+
+def print_summary(rows: Sequence[ShownRow], *, as_json: bool) -> None:
+    """Print how many rows are in which phase."""
+    counts = dict(sorted(Counter(str(row["phase"]) for row in rows).items()))
+    if as_json:
+        print_json(counts)
+        return
+    for phase, count in counts.items():
+        print(f"{safe(phase):>16} {count}")  # noqa: T201
+
+
+def print_table(rows: Sequence[ShownRow], location: str) -> None:
+    """Print one line or more for each row."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    table = Table(title=Text(safe(location)), title_justify="left", box=None)
+    for column in ("workspace", "kind", "phase", "reason", "external id", "due", "last error"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(safe(value)) for value in _cells(row)))
+    console.print(table)
+
+
+def _cells(row: ShownRow) -> tuple[object, ...]:
+    tenant = f"{row['tenant_id']}/" if row["tenant_id"] else ""
+    waits_for_grace = row["phase"] == Phase.RELEASE_PENDING
+    return (
+        f"{tenant}{row['workspace_id']} #{row['incarnation']}",
+        row["kind"],
+        row["phase"],
+        row["reason"],
+        row["external_id"],
+        row["release_after"] if waits_for_grace else row["due_at"],
+        row["last_error"],
+    )
+
+
+def safe(value: object) -> str:
+    """Show a value that may be forged: nothing in it reaches the terminal as a command."""
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

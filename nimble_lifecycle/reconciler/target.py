@@ -1,0 +1,96 @@
+"""Finds the adapter that TARGET names."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from nimble_lifecycle.errors import NimbleError, TargetError
+from nimble_lifecycle.reconciler.redact import described, redacted
+from nimble_lifecycle.reconciler.vendor import Vendor
+
+
+def load_vendor(target: str) -> Vendor:
+    """Import `module:attr`, from the working directory too, and give a ready adapter.
+
+    `attr` is a `Vendor` class, which is called without arguments, or an instance. Raises
+    TargetError in one line for whatever is wrong with it.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise TargetError(f"TARGET {target!r} must be module:attr, as in vendor:AcmeVendor")
+    with _prints_to_stderr():
+        vendor = _instance(target, _attribute(module_name, attribute))
+    _check(target, vendor)
+    return vendor
+
+
+def _attribute(module_name: str, attribute: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"cannot import {module_name}: {described(error)}") from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise TargetError(f"module {module_name} has no {attribute}")
+        found = getattr(found, name)
+    return found
+
+
+def _instance(target: str, found: object) -> Vendor:
+    if isinstance(found, Vendor):
+        return found
+    if not (isinstance(found, type) and issubclass(found, Vendor)):
+        raise TargetError(f"{target} is no nimble_lifecycle.reconciler.Vendor")
+    try:
+        return found()
+    except NimbleError as error:
+        raise TargetError(f"{target}: {redacted(str(error))}") from error
+    except (Exception, SystemExit) as error:
+        said = described(error)
+        raise TargetError(f"{target} cannot be made without arguments: {said}") from error
+
+
+def _check(target: str, vendor: Vendor) -> None:
+    """Refuse at start what would only be found out in the middle of a vendor call."""
+    for wrong, what in _findings(vendor):
+        if wrong:
+            raise TargetError(f"{target} {what}")
+
+
+def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
+    kind: object = getattr(vendor, "kind", None)
+    named = isinstance(kind, str) and kind.strip() != ""
+    yield not named, "must name its kind, the name of the server it serves"
+    for method in ("provision", "release"):
+        yield not vendor.implements(method), f"lacks the method {method}"
+    yield not _is_time(vendor.time_limit, above=True), "needs a time_limit above zero (timedelta)"
+    yield not _is_time(vendor.lag), "needs a lag of zero or more (timedelta)"
+    repeats = vendor.repeatable is None or _is_time(vendor.repeatable, above=True)
+    yield not repeats, "needs a repeatable above zero (timedelta), or None"
+    model: object = vendor.params_model
+    models = model is None or (isinstance(model, type) and issubclass(model, BaseModel))
+    yield not models, "needs a pydantic model as params_model, or None"
+    yield vendor.on_release not in ("delete", "keep"), "needs on_release 'delete' or 'keep'"
+
+
+def _is_time(value: object, *, above: bool = False) -> bool:
+    zero = timedelta(0)
+    return isinstance(value, timedelta) and (value > zero or (value == zero and not above))
+
+
+@contextmanager
+def _prints_to_stderr() -> Iterator[None]:
+    """Keep stdout for data: what an import prints is talk."""
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = stdout

@@ -1,0 +1,149 @@
+"""A fleet: one database, a host's side, a vendor that keeps a world, and workers over them."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+
+from nimble_lifecycle.protocol import Json, Reason, Workspace
+from nimble_lifecycle.reconciler.backoff import Backoff
+from nimble_lifecycle.reconciler.limits import Limits
+from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.reconciler.worker import Worker
+from nimble_lifecycle.store import IntentStore, Threads, WorkStore
+from nimble_lifecycle.store.models import call, journal, tenancy, vendor
+from nimble_lifecycle.store.ports import Clock, Hop
+from nimble_lifecycle.testing import MemoryVendor, World
+
+T = TypeVar("T")
+
+QUICK = Backoff(0.01, 0.05)
+
+
+@dataclass
+class Fleet:
+    """Everything around a worker. `limits` are the worker's; times in seconds."""
+
+    url: str
+    vendor: Vendor
+    clock: Clock | None = None
+    limits: Limits = field(default_factory=lambda: Limits(poll=0.05, grace=0.0, backoff=QUICK))
+
+    def __post_init__(self) -> None:
+        self.host = IntentStore(self.url, clock=self.clock)
+        self.store = WorkStore(self.url, clock=self.clock)
+
+    @property
+    def world(self) -> World:
+        return self.vendor.world  # type: ignore[attr-defined]  # every vendor here has one
+
+    def ready(self, *names: str, kind: str = "memory", **params: Json) -> None:
+        for name in names:
+            until = self.host.clock.monotonic() + 10
+            self.host.ready(Workspace(name), kind, Reason.RESUME, params, until=until)
+
+    def removing(self, *names: str) -> None:
+        for name in names:
+            self.host.removing(Workspace(name), "memory", until=self.host.clock.monotonic() + 10)
+
+    def use(self, name: str) -> None:
+        self.host.touch(Workspace(name), "memory", until=self.host.clock.monotonic() + 10)
+
+    def rows(self) -> list[sa.RowMapping]:
+        """Give every row as it is stored, oldest life first."""
+        order = (tenancy.c.workspace_id, tenancy.c.incarnation)
+        return self._read(sa.select(tenancy).order_by(*order))
+
+    def row(self) -> sa.RowMapping:
+        (row,) = self.rows()
+        return row
+
+    def phases(self) -> dict[str, int]:
+        rows = self.rows()
+        return {
+            phase: sum(r["phase"] == phase for r in rows) for phase in {r["phase"] for r in rows}
+        }
+
+    def journal(self) -> list[sa.RowMapping]:
+        return self._read(sa.select(journal).order_by(journal.c.id))
+
+    def _read(self, statement: sa.Select[tuple[object, ...]]) -> list[sa.RowMapping]:
+        until = self.store.clock.monotonic() + 10
+        return self.store.reading(until, lambda at: list(at.execute(statement).mappings()))
+
+    async def work(self) -> Worker:
+        """Run a new worker until it is idle."""
+        return await self.with_worker(lambda worker: worker.run(until_idle=True))
+
+    async def with_worker(
+        self, use: Callable[[Worker], object], *, database: Hop | None = None
+    ) -> Worker:
+        """Make a new worker and let `use` run it; a test that waits in vain fails."""
+        stored, plain = Threads(4, "test-store"), Threads(self.limits.concurrency, "test-vendor")
+        worker = Worker(
+            self.vendor, self.store, self.limits, database=database or stored, threads=plain
+        )
+        try:
+            async with asyncio.timeout(30):
+                await use(worker)  # type: ignore[misc]  # an awaitable
+        finally:
+            self.world.thaw()
+            stored.close()
+            plain.close()
+        return worker
+
+    def close(self) -> None:
+        self.host.close()
+        self.store.close()
+
+
+@pytest.fixture(scope="session")
+def one_postgres_url(postgres: Any, postgres_template: str) -> Iterator[str]:
+    """Give one database for all tests here: making one takes longer than most of them."""
+    with postgres.fresh(postgres_template) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(one_postgres_url: str) -> Iterator[str]:
+    """Give the one database, emptied after each test."""
+    yield one_postgres_url
+    engine = sa.create_engine(sa.make_url(one_postgres_url).set(drivername="postgresql+psycopg"))
+    with engine.begin() as connection:
+        for table in (tenancy, journal, call, vendor):
+            connection.execute(sa.delete(table))
+    engine.dispose()
+
+
+@pytest.fixture
+def fleet(database_url: str) -> Iterator[Callable[..., Fleet]]:
+    """Make fleets over one database: `fleet(vendor, clock=…, limits=…)`."""
+    yield from fleets_over(database_url)
+
+
+@pytest.fixture
+def sqlite_fleet(sqlite_url: str) -> Iterator[Callable[..., Fleet]]:
+    """Make fleets where the kind of database makes no difference."""
+    yield from fleets_over(sqlite_url)
+
+
+def fleets_over(url: str) -> Iterator[Callable[..., Fleet]]:
+    made: list[Fleet] = []
+
+    def make(vendor: Vendor | None = None, **options: object) -> Fleet:
+        made.append(Fleet(url, vendor or MemoryVendor(), **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def limits() -> Callable[..., Limits]:
+    """Make limits of short times: `limits(grace=…)`."""
+    return partial(Limits, poll=0.05, backoff=QUICK)

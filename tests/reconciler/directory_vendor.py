@@ -1,0 +1,93 @@
+"""An adapter for a vendor that is a directory, so that it survives whoever is killed.
+
+A resource is a file named by an id of the vendor's own and holding our key. The vendor knows no
+idempotency keys: the same create twice is two files. Making one takes a moment before and after.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from nimble_lifecycle.reconciler import External, Provisioned, Released, Tenancy, Vendor
+
+WORLD = Path(os.environ.get("VENDOR_DIRECTORY", "world"))
+
+
+class DirectoryVendor(Vendor):
+    kind = "directory"
+    lag = timedelta(0)
+    time_limit = timedelta(seconds=0.5)
+    pause = 0.02
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        await asyncio.sleep(self.pause)
+        name = uuid4().hex
+        draft = WORLD / f".{name}"
+        draft.write_text(str(tenancy.idempotency_key))
+        draft.rename(WORLD / name)
+        await asyncio.sleep(self.pause)
+        return Provisioned(name)
+
+    async def find(self, tenancy: Tenancy) -> External | None:
+        for path in WORLD.glob("[!.]*"):
+            if path.read_text() == tenancy.idempotency_key:
+                return External(path.name, key=tenancy.idempotency_key)
+        return None
+
+    async def release(self, tenancy: Tenancy) -> Released:
+        (WORLD / str(tenancy.external_id)).unlink(missing_ok=True)
+        return Released()
+
+
+class Patient(DirectoryVendor):
+    """Its calls take a second; the limit is far away."""
+
+    time_limit = timedelta(seconds=30)
+    pause = 0.5
+
+
+class Blocking(DirectoryVendor):
+    """Stops the event loop for good."""
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        (WORLD / "blocked").write_text("")
+        time.sleep(600)
+        return Provisioned("never")
+
+
+class Hanging(DirectoryVendor):
+    """Its plain calls never end."""
+
+    time_limit = timedelta(seconds=0.05)
+
+    def provision(self, tenancy: Tenancy) -> Provisioned:  # type: ignore[override]
+        time.sleep(600)
+        return Provisioned("never")
+
+
+class Failing(DirectoryVendor):
+    """Tells its secrets when it fails."""
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        raise RuntimeError("postgresql://admin:hunter2@acme/db\n\x1b[31m[bold]alarm[/bold]")
+
+
+class CannotOpen(DirectoryVendor):
+    async def __aenter__(self) -> "CannotOpen":
+        raise ConnectionRefusedError("https://admin:hunter2@acme.test refused")
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class Lacking(Vendor):
+    kind = "directory"
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        return Provisioned("x")
+
+
+sys.stdout.write("talk of the module's own, which must not meet the data on stdout\n")

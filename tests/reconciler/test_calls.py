@@ -1,0 +1,173 @@
+"""One call of an adapter: whatever it does, what comes back is a value, and in time."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+
+from nimble_lifecycle.errors import UnknownOutcome
+from nimble_lifecycle.protocol import Phase, Tenancy
+from nimble_lifecycle.reconciler.calls import Ended, OverrunError, ended
+from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
+from nimble_lifecycle.store import Threads
+from nimble_lifecycle.store.ports import DatabaseClock
+
+T = TypeVar("T")
+
+TENANCY = Tenancy(
+    id=UUID(int=1),
+    tenant_id="",
+    workspace_id="ws",
+    kind="k",
+    incarnation=1,
+    phase=Phase.PROVISIONING,
+    first_seen_at=datetime(2030, 1, 1, tzinfo=UTC),
+)
+
+
+async def call(method: Callable[[Tenancy], object], limit: float = 2.0) -> Ended:
+    threads = Threads(2, "test")
+    try:
+        return await ended(method, TENANCY, limit=limit, clock=DatabaseClock(), hop=threads)  # type: ignore[arg-type]
+    finally:
+        threads.close()
+
+
+def both(answer: Callable[[], object]) -> list[Callable[[Tenancy], object]]:
+    async def on_loop(_: Tenancy) -> object:
+        return answer()
+
+    def on_thread(_: Tenancy) -> object:
+        return answer()
+
+    def wrapped(tenancy: Tenancy) -> Coroutine[object, object, object]:
+        return on_loop(tenancy)
+
+    return [on_loop, on_thread, wrapped]
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def answer() -> object:
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize("style", [0, 1, 2])
+@pytest.mark.parametrize(
+    "answer", [Provisioned("r"), Released(), InProgress("o"), External("r"), None]
+)
+def test_what_is_returned_comes_back(style: int, answer: Ended) -> None:
+    assert asyncio.run(call(both(lambda: answer)[style])) == answer
+
+
+@pytest.mark.parametrize("style", [0, 1, 2])
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("x"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        StopIteration(),
+        UnknownOutcome("?"),
+        BaseExceptionGroup("many", [SystemExit()]),
+        StopAsyncIteration(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_is_raised_comes_back_as_a_value(style: int, error: BaseException) -> None:
+    assert isinstance(asyncio.run(call(both(raising(error))[style])), Exception)
+
+
+def test_a_cancellation_from_inside_is_an_unknown_outcome() -> None:
+    async def cancelled(_: Tenancy) -> Released:
+        raise asyncio.CancelledError
+
+    assert isinstance(asyncio.run(call(cancelled)), UnknownOutcome)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Provisioned(""),
+        Provisioned("  "),
+        Provisioned(None),  # type: ignore[arg-type]  # what an adapter may do wrong
+        Provisioned(5),  # type: ignore[arg-type]
+        Provisioned("a\0b"),
+        Provisioned("\ud800"),
+        Provisioned("x" * 1025),
+        External(""),
+        InProgress(""),
+        "done",
+        {"external_id": "r"},
+        True,
+    ],
+)
+def test_an_answer_no_row_can_hold_is_an_error(answer: object) -> None:
+    assert isinstance(asyncio.run(call(both(lambda: answer)[0])), TypeError)
+
+
+def test_an_async_call_over_its_limit_is_cancelled() -> None:
+    ends: list[str] = []
+
+    async def hangs(_: Tenancy) -> Released:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+        return Released()
+
+    async def scenario() -> None:
+        outcome = await call(hangs, limit=0.02)
+        assert isinstance(outcome, OverrunError)
+        await asyncio.wait({outcome.late}, timeout=2)
+        assert outcome.late.cancelled()
+
+    asyncio.run(scenario())
+    assert ends == ["cancelled"]
+
+
+def test_a_plain_call_over_its_limit_goes_on_and_its_result_is_kept() -> None:
+    go_on = threading.Event()
+
+    def hangs(_: Tenancy) -> Released:
+        go_on.wait(5)
+        return Released()
+
+    async def scenario() -> None:
+        threads = Threads(1, "test")
+        outcome = await ended(hangs, TENANCY, limit=0.02, clock=DatabaseClock(), hop=threads)
+        assert isinstance(outcome, OverrunError)
+        go_on.set()
+        assert await outcome.late == Released()
+        threads.close()
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_the_caller_cancels_the_call() -> None:
+    ends: list[str] = []
+
+    async def hangs(_: Tenancy) -> Released:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ends.append("ended")
+        return Released()
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future(call(hangs))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert ends == ["ended"]

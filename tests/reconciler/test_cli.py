@@ -1,0 +1,330 @@
+"""`nimble-reconcile` as a process: what it prints, how it exits, how it takes signals."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nimble_lifecycle.protocol import Reason, Workspace
+from nimble_lifecycle.reconciler.backoff import Backoff
+from nimble_lifecycle.reconciler.cli import _settings, main
+from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT, Limits
+from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.settings import WorkerSettings
+from nimble_lifecycle.store import IntentStore, WorkStore
+
+PROGRAM = [str(Path(sys.executable).with_name("nimble-reconcile"))]
+
+
+class Shell:
+    """A directory with an adapter and a vendor in it, and a database."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.world = directory / "world"
+        self.world.mkdir()
+        self.url = f"sqlite:///{directory / 'nimble.db'}"
+        self.started: list[subprocess.Popen[str]] = []
+        shutil.copy(Path(__file__).with_name("directory_vendor.py"), directory / "adapter.py")
+
+    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NIMBLE_")}
+        process = subprocess.Popen(
+            [*PROGRAM, *arguments],
+            cwd=self.directory,
+            env={**inherited, "NIMBLE_DATABASE_URL": self.url, "COLUMNS": "80", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        return ended(self.start(*arguments, **environment))
+
+    def install(self, *names: str, kind: str = "directory") -> None:
+        host = IntentStore(self.url)
+        for name in names:
+            until = time.monotonic() + 10
+            host.ready(Workspace(name), kind, Reason.INSTALL, {}, until=until)
+        host.close()
+
+    def rows(self) -> list[dict[str, object]]:
+        store = WorkStore(self.url)
+        rows = store.status()
+        store.close()
+        return rows
+
+    def resources(self) -> list[Path]:
+        return list(self.world.glob("[!.]*"))
+
+
+def ended(process: "subprocess.Popen[str]") -> "subprocess.CompletedProcess[str]":
+    out, err = process.communicate(timeout=30)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def inside(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> pytest.CaptureFixture[str]:
+    """Let this process stand where the shell is; what needs no process of its own is quicker so."""
+    monkeypatch.chdir(shell.directory)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "adapter", raising=False)
+    monkeypatch.setenv("NIMBLE_DATABASE_URL", shell.url)
+    return capsys
+
+
+# -- run -------------------------------------------------------------------------------------------
+
+
+def test_run_until_idle_does_what_is_wanted_and_says_what_it_watches(shell: Shell) -> None:
+    shell.install("a", "b")
+    shell.install("c", kind="other\x1b[31m")
+    done = shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle", "--grace", "90s")
+    assert (done.returncode, done.stdout, len(shell.resources())) == (0, "", 2)
+    said = [line for line in done.stderr.splitlines() if line.startswith("nimble-reconcile")]
+    assert f"watching SQLite file {shell.directory / 'nimble.db'} for 'directory'" in said[0]
+    assert "nothing but trust" in said[0]
+    assert "a grace of 90 s" in said[1]
+    assert "other\\x1b[31m" in said[2]
+    assert "no rows of this kind" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_database_is_named(shell: Shell) -> None:
+    done = shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle")
+    assert done.returncode == 0
+    assert "no rows of this kind yet" in done.stderr
+
+
+def test_wrong_use_is_one_line_and_two(shell: Shell) -> None:
+    done = shell.run("run", "adapter:Lacking")
+    talk, said = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert talk.startswith("talk")
+    assert said == "nimble-reconcile: adapter:Lacking lacks the method release"
+
+
+def test_an_adapter_that_cannot_open_is_one_line_and_one(shell: Shell) -> None:
+    done = shell.run("run", "adapter:CannotOpen")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "could not open: ConnectionRefusedError" in done.stderr.splitlines()[-1]
+    assert "hunter2" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run"], 2, "target"),
+        (["run", "nowhere:Vendor"], 2, "cannot import nowhere"),
+        (["run", "adapter"], 2, "must be module:attr"),
+        (["run", "adapter:DirectoryVendor", "--grace", "soon"], 2, "--grace (NIMBLE_GRACE)"),
+        (["run", "adapter:DirectoryVendor", "--concurrency", "0"], 2, "NIMBLE_CONCURRENCY"),
+        (["run", "adapter:DirectoryVendor", "--concurrency", "many"], 2, "concurrency"),
+        (["status", "--database-url", "mysql://u:hunter2@h/x"], 2, "sqlite:///"),
+        (["dance"], 2, "dance"),
+        (["status", "--database-url", "postgresql://u:hunter2@127.0.0.1:1/x"], 1, "127.0.0.1:1/x"),
+        (["migrate", "--database-url", "sqlite:////dev/null/x.db"], 1, "/dev/null"),
+    ],
+)
+def test_whatever_is_wrong_is_one_line_without_a_secret(
+    inside: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+) -> None:
+    with pytest.raises(SystemExit) as ends:
+        main(arguments)
+    said = inside.readouterr()
+    assert (ends.value.code, said.out, said.err.count("\n")) == (code, "", 1)
+    assert words in said.err
+    assert "hunter2" not in said.err
+
+
+@pytest.mark.postgres
+def test_a_database_without_tables_names_the_command_that_makes_them(
+    shell: Shell, empty_postgres_url: str
+) -> None:
+    shell.url = empty_postgres_url
+    refused = shell.run("run", "adapter:DirectoryVendor")
+    assert refused.returncode == 1
+    assert "`nimble-reconcile migrate`" in refused.stderr
+    assert shell.run("migrate").returncode == 0
+    assert shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle").returncode == 0
+
+
+def test_a_worker_with_all_slots_lost_exits_three(shell: Shell) -> None:
+    shell.install("a", "b")
+    done = shell.run("run", "adapter:Hanging", "--concurrency", "2")
+    assert done.returncode == 3
+    assert "every slot is held" in done.stderr
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+def leased(shell: Shell) -> bool:
+    with sqlite3.connect(shell.directory / "nimble.db") as connection:
+        count = connection.execute(
+            "SELECT count(*) FROM nimble_tenancy WHERE lease_owner IS NOT NULL"
+        ).fetchone()[0]
+    connection.close()
+    return bool(count)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_call_in_flight_end(shell: Shell, number: signal.Signals) -> None:
+    shell.install("a")
+    process = shell.start("run", "adapter:Patient")
+    until(lambda: leased(shell))
+    process.send_signal(number)
+    done = ended(process)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert [row["phase"] for row in shell.rows()] == ["ready"]
+    assert len(shell.resources()) == 1
+
+
+def test_a_signal_waits_no_longer_than_the_drain(shell: Shell) -> None:
+    shell.install("a")
+    process = shell.start("run", "adapter:Patient", "--drain", "50ms")
+    until(lambda: leased(shell))
+    process.terminate()
+    done = ended(process)
+    assert done.returncode == 0
+    assert "1 calls are left behind" in done.stderr
+    (row,) = shell.rows()
+    assert row["phase"] == "provisioning"
+    assert row["lease_owner"]
+
+
+def test_a_signal_ends_a_worker_whose_event_loop_stands_still(shell: Shell) -> None:
+    shell.install("a")
+    process = shell.start("run", "adapter:Blocking", "--drain", "0.1")
+    until((shell.world / "blocked").exists)
+    process.terminate()
+    started = time.monotonic()
+    assert ended(process).returncode == 0
+    assert time.monotonic() - started < 6
+
+
+# -- status ----------------------------------------------------------------------------------------
+
+
+def test_status_shows_forged_values_as_what_they_are(shell: Shell) -> None:
+    shell.install("[red]x[/red]\\", "[link=https://evil.test]y")
+    ran = shell.start("run", "adapter:Failing")
+    until(lambda: "RuntimeError" in str(shell.rows()))
+    ran.terminate()
+    ended(ran)
+    shown = shell.run("status")
+    assert shown.returncode == 0
+    assert "[red]x[/red]\\ #1" in shown.stdout
+    assert "[link=https://evil.test]y" in shown.stdout
+    assert "[bold]alarm[/bold]" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert "hunter2" not in shown.stdout + str(shell.rows())
+
+
+def test_status_as_json_has_the_columns_as_keys(
+    shell: Shell, inside: pytest.CaptureFixture[str]
+) -> None:
+    shell.install("a")
+    (row,) = json.loads(printed(inside, "status", "--json"))
+    assert row["workspace_id"] == "a"
+    assert row["phase"] == "pending"
+    assert {
+        *("id", "tenant_id", "kind", "incarnation", "desired", "params", "generation", "phase"),
+        *("reason", "message", "external_id", "details", "due_at", "attempts", "last_error"),
+        *("release_after", "lease_expires_at", "hold", "paused"),
+    } <= set(row)
+    assert json.loads(printed(inside, "status", "--json", "--summary")) == {"pending": 1}
+    assert printed(inside, "status", "--summary").split() == ["pending", "1"]
+    assert printed(inside, "status", "--kind", "other", "--json").strip() == "[]"
+
+
+def test_status_says_when_a_person_is_needed(
+    shell: Shell, inside: pytest.CaptureFixture[str]
+) -> None:
+    shell.install("a")
+    printed(inside, "status", "--exit-code")
+    with sqlite3.connect(shell.directory / "nimble.db") as connection:
+        connection.execute("UPDATE nimble_tenancy SET phase = 'stalled'")
+    connection.close()
+    printed(inside, "status", "--exit-code", code=5)
+    printed(inside, "status")
+
+
+def printed(inside: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ends:
+        main(arguments)
+    assert ends.value.code == code
+    return inside.readouterr().out
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_what_the_documentation_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("NIMBLE_")]:
+        monkeypatch.delenv(name)
+    settings = WorkerSettings()
+    assert settings.concurrency == 20
+    assert (settings.poll, settings.drain, settings.grace) == (1.0, 10.0, 24 * 3600.0)
+    assert (settings.backoff_first, settings.backoff_longest) == (1.0, 600.0)
+    assert settings.max_creates == 5
+    assert Limits() == Limits(
+        concurrency=20,
+        poll=1.0,
+        grace=24 * 3600.0,
+        drain=10.0,
+        max_creates=5,
+        backoff=Backoff(1.0, 600.0),
+    )
+    assert Vendor.time_limit.total_seconds() == 10.0
+    assert Vendor.time_limit.total_seconds() * LEASES_PER_LIMIT == 30.0
+    assert Vendor.lag.total_seconds() == 10.0
+    assert Vendor.repeatable is None
+
+
+def test_arguments_beat_the_environment_and_that_the_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NIMBLE_CONCURRENCY", "7")
+    monkeypatch.setenv("NIMBLE_GRACE", "nonsense")
+    monkeypatch.setenv("NIMBLE_DRAIN", "90s")
+    monkeypatch.setenv("NIMBLE_DATABASE_URL", "sqlite:////environment.db")
+    settings = _settings(database_url=None, grace="24h", poll=None, concurrency=None)
+    assert (settings.concurrency, settings.grace, settings.drain) == (7, 86400.0, 90.0)
+    assert settings.database_url.get_secret_value() == "sqlite:////environment.db"
+    given = _settings(database_url="sqlite:////argument.db", grace="1", concurrency=3)
+    assert (given.concurrency, given.database_url.get_secret_value()) == (
+        3,
+        "sqlite:////argument.db",
+    )

@@ -1,0 +1,134 @@
+"""The acceptance test: workers killed at random, and exactly one resource for each workspace."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from nimble_lifecycle.protocol import Reason, Workspace
+from nimble_lifecycle.store import IntentStore, WorkStore
+from nimble_lifecycle.store.models import journal, tenancy
+
+PROGRAM = str(Path(sys.executable).with_name("nimble-reconcile"))
+
+
+class Scene:
+    """A host's side, a vendor that is a directory, and worker processes that can be killed."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.host = IntentStore(url)
+        self.store = WorkStore(url)
+        self.world = directory / "world"
+        self.world.mkdir()
+        self._url = url
+        self._here = Path(__file__).parent
+
+    def install(self, names: list[str]) -> None:
+        for name in names:
+            until = time.monotonic() + 10
+            self.host.ready(Workspace(name), "directory", Reason.INSTALL, {}, until=until)
+
+    @contextmanager
+    def worker(self, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
+        process = subprocess.Popen(
+            [PROGRAM, "run", "directory_vendor:DirectoryVendor", "--concurrency", "5", *arguments],
+            cwd=self._here,
+            env={"VENDOR_DIRECTORY": str(self.world), "NIMBLE_DATABASE_URL": self._url},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def kill_one(self, after: float) -> None:
+        """Run a worker and kill it `after` seconds from when it has rows in its hands."""
+        before = self.tokens()
+        with self.worker() as process:
+            end = time.monotonic() + 20
+            while self.tokens() == before:
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            time.sleep(after)
+            process.send_signal(signal.SIGKILL)
+
+    def finish(self, workers: int = 1) -> None:
+        with self.worker("--exit-when-idle") as process:
+            if workers > 1:
+                self.finish(workers - 1)
+            assert process.wait(timeout=60) == 0
+
+    def tokens(self) -> int:
+        """Count the claims that were ever made."""
+        total: int = self._read(sa.select(sa.func.sum(tenancy.c.lease_token)))[0][0]
+        return total
+
+    def phases(self) -> Counter[str]:
+        return Counter(phase for (phase,) in self._read(sa.select(tenancy.c.phase)))
+
+    def keys(self) -> list[str]:
+        """Give the keys of the rows."""
+        return sorted(key for (key,) in self._read(sa.select(tenancy.c.idempotency_key)))
+
+    def marks(self) -> list[str]:
+        """Give the keys of the resources."""
+        return sorted(path.read_text() for path in self.world.glob("[!.]*"))
+
+    def looked_up(self) -> int:
+        """Count the creates that a later worker had to look up."""
+        found = sa.select(sa.func.count()).where(journal.c.action == "find")
+        count: int = self._read(found)[0][0]
+        return count
+
+    def _read(self, statement: sa.Select[tuple[object, ...]]) -> "list[sa.Row[tuple[object, ...]]]":
+        until = time.monotonic() + 10
+        return self.store.reading(until, lambda at: list(at.execute(statement)))
+
+
+@pytest.fixture
+def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(database_url, tmp_path)
+    yield made
+    made.host.close()
+    made.store.close()
+
+
+@pytest.mark.parametrize(
+    ("kills", "rows"),
+    [(3, 45), pytest.param(20, 200, marks=pytest.mark.slow)],
+)
+def test_killed_workers_leave_exactly_one_resource_for_each_workspace(
+    scene: Scene, kills: int, rows: int
+) -> None:
+    chance = random.Random(kills)
+    names = [f"ws-{number}" for number in range(rows)]
+    each = rows // kills
+    for kill in range(kills):
+        scene.install(names[kill * each : (kill + 1) * each])
+        scene.kill_one(after=chance.uniform(0.0, 0.12))
+    scene.install(names)
+    scene.finish()
+    assert scene.phases() == {"ready": rows}
+    assert len(scene.marks()) == rows
+    assert scene.marks() == scene.keys()
+    assert scene.looked_up() >= kills, "the kills did not hit creates in the middle"
+
+
+def test_two_worker_processes_at_once_make_one_resource_for_each_workspace(scene: Scene) -> None:
+    scene.install([f"ws-{number}" for number in range(200)])
+    scene.finish(workers=2)
+    assert scene.phases() == {"ready": 200}
+    assert len(scene.marks()) == 200
+    assert scene.marks() == scene.keys()

@@ -1,0 +1,141 @@
+"""TARGET: what it may name, and one sentence for everything else."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nimble_lifecycle.errors import TargetError
+from nimble_lifecycle.reconciler.target import load_vendor
+
+GOOD = """
+from datetime import timedelta
+from abc import ABC, abstractmethod
+from nimble_lifecycle.errors import ConfigurationError
+from nimble_lifecycle.reconciler import Released, Vendor
+
+class Good(Vendor):
+    kind = "good"
+    async def provision(self, tenancy): ...
+    def release(self, tenancy): return Released()
+
+class Inner:
+    Nested = Good
+
+instance = Good()
+instance.marked = True
+
+class LacksBoth(Vendor):
+    kind = "k"
+
+class LacksRelease(Vendor):
+    kind = "k"
+    def provision(self, tenancy): ...
+
+class Kindless(Good):
+    kind = " "
+
+class NoLimit(Good):
+    time_limit = timedelta(0)
+
+class WrongLag(Good):
+    lag = 10
+
+class WrongRepeatable(Good):
+    repeatable = timedelta(0)
+
+class WrongModel(Good):
+    params_model = dict
+
+class WrongRelease(Good):
+    on_release = "forget"
+
+class Abstract(Good, ABC):
+    @abstractmethod
+    def extra(self): ...
+
+class Raises(Good):
+    def __init__(self):
+        raise KeyError("ACME_ADMIN_TOKEN")
+
+class Leaks(Good):
+    def __init__(self):
+        raise ValueError("bad url https://admin:hunter2@acme.test")
+
+class Says(Good):
+    def __init__(self):
+        raise ConfigurationError("set ACME_ADMIN_TOKEN")
+
+class Exits(Good):
+    def __init__(self):
+        raise SystemExit(3)
+
+class Wants(Good):
+    def __init__(self, token): ...
+
+number = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "adapters.py": GOOD,
+        "broken_syntax.py": "def x(:\n",
+        "raises_on_import.py": "print('talk')\nraise RuntimeError('token=hunter2\\nsecond line')\n",
+        "exits_on_import.py": "import sys\nsys.exit(9)\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in files:
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+
+
+@pytest.mark.parametrize("attribute", ["Good", "Inner.Nested", "instance"])
+def test_a_class_or_an_instance_is_found_in_the_working_directory(attribute: str) -> None:
+    vendor = load_vendor(f"adapters:{attribute}")
+    assert vendor.kind == "good"
+    assert hasattr(vendor, "marked") == (attribute == "instance")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("adapters", "must be module:attr"),
+        (":Good", "must be module:attr"),
+        ("adapters:", "must be module:attr"),
+        ("nowhere:Good", "cannot import nowhere: ModuleNotFoundError"),
+        ("broken_syntax:Good", "cannot import broken_syntax: SyntaxError"),
+        ("raises_on_import:Good", "cannot import raises_on_import: RuntimeError: token=***"),
+        ("exits_on_import:Good", "cannot import exits_on_import: SystemExit: 9"),
+        ("adapters:Bad", "has no Bad"),
+        ("adapters:number", "is no nimble_lifecycle.reconciler.Vendor"),
+        ("adapters:Inner", "is no nimble_lifecycle.reconciler.Vendor"),
+        ("adapters:LacksBoth", "lacks the method provision"),
+        ("adapters:LacksRelease", "lacks the method release"),
+        ("adapters:Kindless", "must name its kind"),
+        ("adapters:NoLimit", "time_limit above zero"),
+        ("adapters:WrongLag", "lag of zero or more"),
+        ("adapters:WrongRepeatable", "repeatable above zero"),
+        ("adapters:WrongModel", "pydantic model as params_model"),
+        ("adapters:WrongRelease", "on_release 'delete' or 'keep'"),
+        ("adapters:Abstract", "cannot be made without arguments: TypeError"),
+        ("adapters:Wants", "cannot be made without arguments: TypeError"),
+        ("adapters:Raises", "cannot be made without arguments: KeyError: 'ACME_ADMIN_TOKEN'"),
+        ("adapters:Leaks", "ValueError: bad url https://***@acme.test"),
+        ("adapters:Says", "adapters:Says: set ACME_ADMIN_TOKEN"),
+        ("adapters:Exits", "cannot be made without arguments: SystemExit"),
+    ],
+)
+def test_anything_else_is_one_sentence(
+    target: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(TargetError) as caught:
+        load_vendor(target)
+    said = str(caught.value)
+    assert words in said
+    assert "\n" not in said
+    assert "hunter2" not in said
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,318 @@
+"""Hanging calls, lost leases, a database that goes away, adapters that misbehave."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+
+from nimble_lifecycle.errors import StoreUnavailable, TemporaryError, UnknownOutcome
+from nimble_lifecycle.protocol import Tenancy
+from nimble_lifecycle.reconciler import InProgress, Provisioned, Vendor
+from nimble_lifecycle.reconciler.limits import rules_of
+from nimble_lifecycle.store import Threads, WorkStore
+from nimble_lifecycle.testing import Fault, MemoryVendor, PlainMemoryVendor
+
+T = TypeVar("T")
+MakeFleet = Callable[..., Any]
+
+HANGS = Fault(hangs=True)
+STUBBORN = Fault(hangs=True, stubborn=True)
+
+
+class Hasty(MemoryVendor):
+    time_limit = timedelta(seconds=0.05)
+
+
+class HastyPlain(PlainMemoryVendor):
+    time_limit = timedelta(seconds=0.05)
+
+
+class HastyBlind(HastyPlain):
+    repeatable = None
+    find = Vendor.find
+
+
+@pytest.mark.parametrize("adapter", [Hasty, HastyPlain])
+def test_a_call_that_hangs_is_of_unknown_outcome_and_settled_later(
+    fleet: MakeFleet, adapter: type[MemoryVendor]
+) -> None:
+    f = fleet(adapter())
+    f.world.fail("provision", HANGS)
+    f.ready("a")
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run(until_idle=True))
+        while f.row()["phase"] != "ready":
+            await asyncio.sleep(0.005)
+        f.world.thaw()
+        await running
+
+    asyncio.run(f.with_worker(work))
+    assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
+    assert "OverrunError" in str(f.journal()[0]["note"])
+
+
+def test_what_a_hanging_call_made_late_is_noted_and_becomes_the_rows(fleet: MakeFleet) -> None:
+    f = fleet(HastyBlind())
+    f.world.fail("provision", HANGS)
+    f.ready("a")
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run(until_idle=True))
+        while f.row()["phase"] != "stalled":
+            await asyncio.sleep(0.005)
+        assert f.row()["reason"] == "CreateOutcomeUnknown"
+        f.world.thaw()
+        await running
+
+    asyncio.run(f.with_worker(work))
+    late = f.journal()[-1]
+    assert (late["outcome"], late["settled"]) == ("late: provisioned", False)
+    assert f.row()["external_id"] == late["external_id"]
+    assert list(f.world.resources) == [late["external_id"]]
+
+
+@pytest.mark.parametrize("fault", [HANGS, STUBBORN])
+@pytest.mark.parametrize("adapter", [Hasty, HastyPlain])
+def test_a_slot_lost_to_a_hanging_call_leaves_the_others(
+    sqlite_fleet: MakeFleet, limits: Callable[..., Any], adapter: type[MemoryVendor], fault: Fault
+) -> None:
+    f = sqlite_fleet(adapter(), limits=limits(concurrency=2))
+    f.world.fail("provision", fault)
+    f.ready(*(f"ws-{n}" for n in range(10)))
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        while f.phases() != {"ready": 10}:
+            await asyncio.sleep(0.01)
+        assert not worker.all_slots_lost
+        f.world.thaw()
+        worker.stop()
+        await running
+
+    asyncio.run(f.with_worker(work))
+    assert f.world.created == 10
+
+
+@pytest.mark.parametrize(("adapter", "fault"), [(Hasty, STUBBORN), (HastyPlain, HANGS)])
+def test_a_worker_that_lost_all_its_slots_ends(
+    sqlite_fleet: MakeFleet, limits: Callable[..., Any], adapter: type[MemoryVendor], fault: Fault
+) -> None:
+    f = sqlite_fleet(adapter(), limits=limits(concurrency=2))
+    f.world.fail("provision", *[fault] * 2)
+    f.ready("a", "b", "c")
+
+    async def work(worker: Any) -> None:
+        await worker.run()
+        f.world.thaw()
+
+    worker = asyncio.run(f.with_worker(work))
+    assert worker.all_slots_lost
+    assert "ready" not in f.phases()
+
+
+def test_async_calls_that_take_their_cancellation_cost_no_slots(
+    sqlite_fleet: MakeFleet, limits: Callable[..., Any]
+) -> None:
+    f = sqlite_fleet(Hasty(), limits=limits(concurrency=2))
+    f.world.fail("provision", *[HANGS] * 4)
+    f.ready("a", "b")
+    worker = asyncio.run(f.work())
+    assert not worker.all_slots_lost
+    assert (f.phases(), f.world.created) == ({"ready": 2}, 2)
+
+
+@pytest.mark.parametrize("late", [Provisioned("late"), TemporaryError("late")])
+def test_a_worker_that_lost_its_lease_changes_no_status(fleet: MakeFleet, late: object) -> None:
+    class Overtaken(Hasty):
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            if self.world.created:
+                return await super().provision(tenancy)
+            made = self.world.provision(tenancy, repeatable=True)
+            time.sleep(0.2)  # the event loop stands still for longer than the lease
+            rules = rules_of(self, f.limits, "another-worker")
+            (taken,) = other.claim(rules, 1)
+            assert taken.tenancy.id == tenancy.id
+            if isinstance(late, Exception):
+                raise late
+            return made
+
+    f = fleet(Overtaken())
+    other = WorkStore(f.url)
+    f.ready("a")
+
+    async def until_overtaken(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        while not f.journal():
+            await asyncio.sleep(0.005)
+        row = f.row()
+        worker.stop()
+        await running
+        assert (row["lease_owner"], row["phase"]) == ("another-worker", "provisioning")
+        assert row["last_error"] is None
+
+    asyncio.run(f.with_worker(until_overtaken))
+    other.close()
+    assert not f.journal()[0]["settled"]
+    asyncio.run(f.work())
+    assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
+    assert f.row()["external_id"] in f.world.resources
+
+
+class Gate:
+    """Runs the store's calls, and refuses them while it is shut."""
+
+    def __init__(self) -> None:
+        self.threads = Threads(4, "gate")
+        self.shut = False
+        self.refused = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        if self.shut:
+            self.refused += 1
+            raise StoreUnavailable("the database is down")
+        return await self.threads.run(work)
+
+
+def test_what_ended_while_the_database_was_away_is_written_once_it_is_back(
+    fleet: MakeFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+
+    class Cuts(MemoryVendor):
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            gate.shut = True
+            return await super().provision(tenancy)
+
+    f = fleet(Cuts())
+    f.ready("a", "b", "c")
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run(until_idle=True))
+        while gate.refused < 3:
+            await asyncio.sleep(0.01)
+        assert f.phases() == {"provisioning": 3}
+        gate.shut = False
+        await running
+
+    asyncio.run(f.with_worker(work, database=gate))
+    gate.threads.close()
+    assert (f.phases(), f.world.created) == ({"ready": 3}, 3)
+    assert {entry["action"] for entry in f.journal()} == {"create"}
+    said = [record.getMessage() for record in caplog.records]
+    once = ["the database is down; trying again", "the database is back"]
+    assert said == once * (len(said) // 2)
+
+
+def test_a_settlement_the_database_refuses_harms_no_other_row(
+    sqlite_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    f = sqlite_fleet(Hasty())
+    settle = f.store.settle
+    bad: list[object] = []
+
+    def refusing(batch: list[Any], *, actor: str) -> object:
+        bad.extend([] if bad else [batch[0].id])
+        if any(item.id in bad and item.attempts == 0 for item in batch):
+            raise ArithmeticError("token=hunter2")
+        return settle(batch, actor=actor)
+
+    f.ready(*(f"ws-{n}" for n in range(9)))
+    monkeypatch.setattr(f.store, "settle", refusing)
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        while f.phases().get("ready", 0) < 8:
+            await asyncio.sleep(0.01)
+        worker.stop()
+        await running
+
+    asyncio.run(f.with_worker(work))
+    assert f.phases() == {"ready": 8, "provisioning": 1}
+    assert "not recorded; its lease will expire: ArithmeticError" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_an_adapter_that_blocks_the_event_loop_only_makes_it_slow(sqlite_fleet: MakeFleet) -> None:
+    class Blocks(Hasty):
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            time.sleep(0.06)
+            return await super().provision(tenancy)
+
+    f = sqlite_fleet(Blocks())
+    f.ready("a", "b")
+    asyncio.run(f.work())
+    assert (f.phases(), f.world.created) == ({"ready": 2}, 2)
+
+
+def test_stop_lets_a_call_in_flight_end_and_writes_it(sqlite_fleet: MakeFleet) -> None:
+    f = sqlite_fleet()
+    f.world.fail("provision", HANGS)
+    f.ready("a")
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        while f.row()["phase"] != "provisioning":
+            await asyncio.sleep(0.005)
+        worker.stop()
+        await asyncio.sleep(0.02)
+        f.ready("b")
+        f.world.thaw()
+        await running
+
+    asyncio.run(f.with_worker(work))
+    assert [row["phase"] for row in f.rows()] == ["ready", "pending"]
+
+
+@pytest.mark.parametrize("adapter", [MemoryVendor, PlainMemoryVendor])
+def test_a_call_longer_than_the_drain_keeps_its_lease(
+    sqlite_fleet: MakeFleet, limits: Callable[..., Any], adapter: type[MemoryVendor]
+) -> None:
+    f = sqlite_fleet(adapter(), limits=limits(drain=0.05))
+    f.world.fail("provision", HANGS)
+    f.ready("a")
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        while f.row()["phase"] != "provisioning":
+            await asyncio.sleep(0.005)
+        worker.stop()
+        await running
+
+    asyncio.run(f.with_worker(work))
+    f.world.thaw()
+    row = f.row()
+    assert row["phase"] == "provisioning"
+    assert row["lease_owner"] is not None
+    assert row["lease_expires_at"] is not None
+
+
+def test_a_killed_step_is_taken_up_when_its_lease_is_over(fleet: MakeFleet) -> None:
+    f = fleet(Hasty())
+    f.world.fail("provision", Fault(raises=UnknownOutcome("killed"), applied=True))
+    f.ready("a")
+    rules = rules_of(f.vendor, f.limits, "killed-worker")
+    (claim,) = f.store.claim(rules, 1)
+    f.world.provision(claim.tenancy, repeatable=True)  # applied, and nobody was left to write it
+    asyncio.run(f.work())
+    assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
+
+
+def test_two_workers_share_the_rows(fleet: MakeFleet) -> None:
+    class Slow(MemoryVendor):
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            await asyncio.sleep(0.005)
+            return await super().provision(tenancy)
+
+    f = fleet(Slow())
+    f.ready(*(f"ws-{n}" for n in range(200)))
+
+    async def together() -> None:
+        await asyncio.gather(f.work(), f.work())
+
+    asyncio.run(together())
+    assert (f.phases(), f.world.created, len(f.world.resources)) == ({"ready": 200}, 200, 200)
+    assert len({entry["actor"] for entry in f.journal()}) == 2
