@@ -1,4 +1,4 @@
-"""Acme's service as a process of its own, for the tests of this example."""
+"""Acme's service as a process of its own, for the demo and the tests of this example."""
 
 import os
 import subprocess
@@ -36,6 +36,12 @@ class Acme:
         answer = self.admin.get("/tenancies", params={"limit": "100", **query})
         found: list[dict[str, str | None]] = answer.raise_for_status().json()["tenancies"]
         return found
+
+    def mail(self, tenancy_id: str) -> list[dict[str, str]]:
+        """List what a tenancy sent."""
+        answer = self.admin.get(f"/tenancies/{tenancy_id}/mail")
+        sent: list[dict[str, str]] = answer.raise_for_status().json()["mail"]
+        return sent
 
     def clear(self) -> None:
         """Make it as new."""

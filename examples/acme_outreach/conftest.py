@@ -36,3 +36,9 @@ def slow_acme(slower_acme: Acme) -> Acme:
     """Give Acme, as new, provisioning in a moment."""
     slower_acme.clear()
     return replace(slower_acme, label=secrets.token_hex(4))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run `@pytest.mark.anyio` tests on asyncio only."""
+    return "asyncio"

@@ -10,7 +10,6 @@ against Acme's own listing; the first that is not what it should be ends the dem
 import asyncio
 import json
 import os
-import secrets
 import socket
 import subprocess
 import sys
@@ -18,12 +17,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import httpx2
+from acme_process import ADMIN_TOKEN, Acme, serving
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import McpError
@@ -54,26 +54,22 @@ def check(true: bool, otherwise: str) -> None:
 
 @dataclass
 class Processes:
-    """What the demo started, and what it gave to whom."""
+    """What the demo started; all of it ends with the stack."""
 
     folder: Path
-    database_url: str
-    token: str = field(default_factory=lambda: secrets.token_hex(16))
-    stack: ExitStack = field(default_factory=ExitStack)
+    stack: ExitStack
 
-    def start(self, name: str, *command: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, name: str, *command: str, **environment: str) -> None:
         """Start a process whose talk goes to a log in the demo's folder."""
         log = self.stack.enter_context((self.folder / f"{name}.log").open("w"))
         process = subprocess.Popen(  # noqa: S603  # our own programs
             command,
             cwd=HERE,
             env=inherited() | {"PYTHONUNBUFFERED": "1"} | environment,
-            stdout=subprocess.PIPE if name == "acme" else log,
+            stdout=log,
             stderr=log,
-            text=True,
         )
         self.stack.callback(end, process)
-        return process
 
 
 def inherited() -> dict[str, str]:
@@ -81,7 +77,7 @@ def inherited() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(("NIMBLE_", "ACME_", "NB_"))}
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """End a process, by force where asking does not help."""
     process.terminate()
     try:
@@ -89,8 +85,6 @@ def end(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def free_port() -> int:
@@ -107,36 +101,6 @@ def tool(name: str) -> str:
 
 
 # -- the people of the story -----------------------------------------------------------------------
-
-
-@dataclass
-class Acme:
-    """Acme's own console: what really exists there."""
-
-    url: str
-    token: str
-
-    def _ask(self, method: str, path: str, **given: object) -> httpx2.Response:
-        headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx2.request(method, self.url + path, headers=headers, timeout=5, **given)  # type: ignore[arg-type]
-
-    def listing(self) -> list[dict[str, str]]:
-        """List every tenancy at Acme."""
-        found: list[dict[str, str]] = (
-            self._ask("GET", "/tenancies").raise_for_status().json()["tenancies"]
-        )
-        return found
-
-    def mail(self, tenancy_id: str) -> list[dict[str, str]]:
-        """List what one tenancy sent."""
-        answer = self._ask("GET", f"/tenancies/{tenancy_id}/mail").raise_for_status()
-        sent: list[dict[str, str]] = answer.json()["mail"]
-        return sent
-
-    def outage(self, *, on: bool) -> None:
-        """Break Acme, or mend it."""
-        fault = {"kind": "outage", "seconds": 2}
-        self._ask("PUT", "/faults", json=fault) if on else self._ask("DELETE", "/faults")
 
 
 @dataclass
@@ -264,13 +228,13 @@ class Story:
 
     def ids(self) -> list[str]:
         """Give the ids of what exists at Acme."""
-        return [found["id"] for found in self.acme.listing()]
+        return [str(found["id"]) for found in self.acme.tenancies()]
 
     async def ready_at_acme(self, workspace: str) -> dict[str, object]:
         """Wait for a workspace's row to be ready and hold it against Acme's listing."""
         await until(f"{workspace} ready", lambda: self.rows.of(workspace)["phase"] == "ready")
         row = self.rows.of(workspace)
-        ours = [a for a in self.acme.listing() if a["reference"] == row["idempotency_key"]]
+        ours = [a for a in self.acme.tenancies() if a["reference"] == row["idempotency_key"]]
         check(len(ours) == 1, f"Acme has {len(ours)} tenancies for {workspace}, not one")
         check(ours[0]["id"] == row["external_id"], "the row names another tenancy than Acme")
         return row
@@ -326,12 +290,12 @@ class Story:
     async def outage(self, workspace: str) -> None:
         """Install while Acme is down: nobody has to mend anything on our side."""
         chapter(f"5. Acme is down while another user installs, in {workspace}")
-        self.acme.outage(on=True)
+        self.acme.misbehave("outage", seconds=2)
         say(f"Notice: {await self.host.install(workspace)!r}")
         await until("the outage noticed", lambda: self.rows.of(workspace)["last_error"] is not None)
         row = self.rows.of(workspace)
         say(f"The row waits: {row['phase']}, {row['reason']} ({row['last_error']})")
-        self.acme.outage(on=False)
+        self.acme.behave()
         check(len(self.ids()) == 1, "something was made while Acme was down")
         say("Acme is back. Nobody touches anything ...")
         row = await self.ready_at_acme(workspace)
@@ -372,11 +336,12 @@ def scene(folder: Path) -> Iterator[Story]:
     keys = folder / "secrets"
     url = os.environ.get("DEMO_DATABASE_URL") or f"sqlite:///{folder / 'rows.db'}"
     with ExitStack() as stack:
-        started = Processes(folder, url, stack=stack)
+        started = Processes(folder, stack)
         if not url.startswith("sqlite"):
             command = [tool("nimble-reconcile"), "migrate", "--database-url", url]
             subprocess.run(command, check=True, env=inherited())  # noqa: S603  # our own program
-        acme = start_acme(started)
+        service = serving(folder / "acme.db", ACME_PROVISIONING_SECONDS="1.5")
+        acme = stack.enter_context(service)
         port = free_port()
         shared = {
             "ACME_URL": acme.url,
@@ -385,7 +350,7 @@ def scene(folder: Path) -> Iterator[Story]:
         }
         started.start("server", sys.executable, "server.py", "--port", str(port), **shared)
         worker = (tool("nimble-reconcile"), "run", "vendor:AcmeVendor", "--grace", f"{GRACE}s")
-        started.start("worker", *worker, **shared, ACME_ADMIN_TOKEN=started.token)
+        started.start("worker", *worker, **shared, ACME_ADMIN_TOKEN=ADMIN_TOKEN)
         wait_for_port(port)
         say(f"Acme's API      {acme.url}, with a database of its own")
         say(f"MCP server      http://127.0.0.1:{port}/mcp, without Acme's admin token")
@@ -393,20 +358,6 @@ def scene(folder: Path) -> Iterator[Story]:
         say(f"Rows            {'SQLite' if url.startswith('sqlite') else 'PostgreSQL'}")
         say(f"Logs            {folder}")
         yield Story(acme, Host(f"http://127.0.0.1:{port}/mcp"), Rows(url))
-
-
-def start_acme(started: Processes) -> Acme:
-    """Start Acme's service and read the address it prints."""
-    process = started.start(
-        "acme",
-        *(sys.executable, "vendor_api.py", "--port", "0"),
-        *("--database", str(started.folder / "acme.db")),
-        ACME_ADMIN_TOKEN=started.token,
-        ACME_PROVISIONING_SECONDS="1.5",
-    )
-    url = process.stdout.readline().strip() if process.stdout else ""
-    check(url.startswith("http"), "Acme's service did not start; see acme.log")
-    return Acme(url, started.token)
 
 
 def wait_for_port(port: int) -> None:
