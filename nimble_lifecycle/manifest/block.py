@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fastmcp import FastMCP
 from fastmcp.utilities.versions import dedupe_with_versions
-from mcp.types import Tool
+from mcp_types import Tool
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 

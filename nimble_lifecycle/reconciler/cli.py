@@ -20,11 +20,16 @@ from pydantic import ValidationError
 
 import nimble_lifecycle
 from nimble_lifecycle.errors import ConfigurationError, NimbleError
-from nimble_lifecycle.protocol import Phase
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.redact import described
-from nimble_lifecycle.reconciler.tables import print_json, print_summary, print_table, safe
+from nimble_lifecycle.reconciler.tables import (
+    needs_person,
+    print_json,
+    print_summary,
+    print_table,
+    safe,
+)
 from nimble_lifecycle.reconciler.target import load_vendor
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
@@ -187,8 +192,7 @@ def status(
         print_json(rows)
     else:
         print_table(rows, location)
-    stuck = any(row["phase"] == Phase.STALLED for row in rows)
-    return NEEDS_PERSON if exit_code and stuck else DONE
+    return NEEDS_PERSON if exit_code and any(map(needs_person, rows)) else DONE
 
 
 # -- running ---------------------------------------------------------------------------------------

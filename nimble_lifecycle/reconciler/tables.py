@@ -45,6 +45,12 @@ def print_table(rows: Sequence[ShownRow], location: str) -> None:
     console.print(table)
 
 
+def needs_person(row: ShownRow) -> bool:
+    """Whether the worker can do nothing more by itself: stalled, or its changed params refused."""
+    refused = row["phase"] == Phase.READY and row["reason"] is not None and row["due_at"] is None
+    return row["phase"] == Phase.STALLED or (refused and row["lease_owner"] is None)
+
+
 def _cells(row: ShownRow) -> tuple[object, ...]:
     tenant = f"{row['tenant_id']}/" if row["tenant_id"] else ""
     waits_for_grace = row["phase"] == Phase.RELEASE_PENDING
