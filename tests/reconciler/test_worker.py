@@ -40,7 +40,7 @@ class OnlyRepeats(MemoryVendor):
 
 class OnlyFinds(MemoryVendor):
     repeatable = None
-    time_limit = timedelta(seconds=0.05)
+    time_limit = timedelta(seconds=0.2)
 
 
 class Blind(MemoryVendor):

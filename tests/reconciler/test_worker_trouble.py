@@ -23,11 +23,11 @@ STUBBORN = Fault(hangs=True, stubborn=True)
 
 
 class Hasty(MemoryVendor):
-    time_limit = timedelta(seconds=0.05)
+    time_limit = timedelta(seconds=0.2)
 
 
 class HastyPlain(PlainMemoryVendor):
-    time_limit = timedelta(seconds=0.05)
+    time_limit = timedelta(seconds=0.2)
 
 
 class HastyBlind(HastyPlain):
@@ -132,7 +132,7 @@ def test_a_worker_that_lost_its_lease_changes_no_status(fleet: MakeFleet, late: 
             if self.world.created:
                 return await super().provision(tenancy)
             made = self.world.provision(tenancy, repeatable=True)
-            time.sleep(0.2)  # the event loop stands still for longer than the lease
+            time.sleep(0.7)  # the event loop stands still for longer than the lease
             rules = rules_of(self, f.limits, "another-worker")
             (taken,) = other.claim(rules, 1)
             assert taken.tenancy.id == tenancy.id
@@ -239,7 +239,7 @@ def test_a_settlement_the_database_refuses_harms_no_other_row(
 def test_an_adapter_that_blocks_the_event_loop_only_makes_it_slow(sqlite_fleet: MakeFleet) -> None:
     class Blocks(Hasty):
         async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
-            time.sleep(0.06)
+            time.sleep(0.25)
             return await super().provision(tenancy)
 
     f = sqlite_fleet(Blocks())
