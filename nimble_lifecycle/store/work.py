@@ -90,7 +90,12 @@ class WorkStore(Database):
         self.writing(self._limit(), lambda at: at.execute(self._pause, bound).close())
 
     def predecessor_going(self, claimed: Tenancy) -> bool:
-        """Whether an earlier tenancy of the same workspace is not gone yet."""
+        """Whether an earlier tenancy of the workspace was there when this one's create was begun.
+
+        It may be gone by now: what it still held is what the create met.
+        """
+        begun = sa.select(t.c.create_attempted_at).where(t.c.id == claimed.id).scalar_subquery()
+        there = sa.or_(t.c.released_at.is_(None), t.c.released_at >= begun)
         going = (
             sa.select(sa.literal(1))
             .where(
@@ -99,7 +104,7 @@ class WorkStore(Database):
                 t.c.kind == claimed.kind,
                 t.c.incarnation < claimed.incarnation,
                 gone,
-                t.c.released_at.is_(None),
+                there,
                 t.c.retired_at.is_(None),
                 t.c.phase != Phase.KEPT.value,
             )

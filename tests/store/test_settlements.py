@@ -183,8 +183,12 @@ def test_a_predecessor_is_going_until_it_is_gone(rig) -> None:
     rig.ready()
     create = rig.claim_one()
     assert rig.work.predecessor_going(create.tenancy)
+    rig.clock.advance(1)
     rig.settle(release, Phase.RELEASED, finished=True)
-    assert not rig.work.predecessor_going(create.tenancy)
+    assert rig.work.predecessor_going(create.tenancy), "it was there when the create was begun"
+    rig.settle(create, Phase.PENDING, delay=1.0, creates=0)
+    rig.clock.advance(1)
+    assert not rig.work.predecessor_going(rig.claim_one().tenancy)
 
 
 def test_status_lists_what_is_not_settled_and_what_was_lately(rig) -> None:
