@@ -86,6 +86,8 @@ class Claim:
     """Seconds since the last create of this row was begun."""
     overdue: bool
     """Whether the operation is past its deadline."""
+    readable: bool
+    """Whether the params are a JSON object at all; a server's role can write anything."""
     remembered: bool
     """Whether the vendor still remembers this row's key: repeating it makes no second resource."""
 
@@ -98,7 +100,8 @@ def claim_values(rules: Rules, limit: int) -> dict[str, object]:
         "its_lease": rules.lease,
         "its_grace": rules.grace,
         "its_max_creates": rules.max_creates,
-        "its_repeatable": rules.repeatable or 0.0,
+        # A call may reach the vendor as late as its lease allows.
+        "its_repeatable": (rules.repeatable or 0.0) - rules.lease,
         "its_can_find": rules.can_find,
         "its_keeps": rules.keeps,
         "its_limit": limit,
@@ -145,6 +148,7 @@ def claim_of(row: sa.RowMapping) -> Claim:
         releasing=bool(row["release_seen_at"] or row["release_started_at"]),
         attempt_age=row["attempt_age"],
         overdue=bool(row["overdue"]),
+        readable=isinstance(row["params"], dict),
         remembered=bool(row["remembered"]),
     )
 
@@ -164,7 +168,7 @@ def _awaited(now: sa.ColumnElement[datetime]) -> sa.CTE:
     kind = sa.bindparam("its_kind", type_=sa.Text())
     free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
     paused = sa.exists().where(vendor.c.kind == kind, vendor.c.paused_until > now)
-    seen = sa.func.coalesce(t.c.release_seen_at, now)
+    seen = sa.case((_seen_before(), t.c.release_seen_at), else_=now)
     grace_end = _grace_end(now, seen)
     return (
         sa.select(
@@ -180,6 +184,12 @@ def _awaited(now: sa.ColumnElement[datetime]) -> sa.CTE:
         .with_for_update(skip_locked=True, of=t)
         .cte("awaited")
     )
+
+
+def _seen_before() -> sa.ColumnElement[bool]:
+    """Whether this wish to release is the one that was seen: an undo between two looks ends it."""
+    renewed = sa.func.coalesce(t.c.release_requested_at > t.c.release_seen_at, sa.false())
+    return sa.and_(t.c.release_seen_at.is_not(None), sa.not_(renewed))
 
 
 def _grace_end(

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 from packaging.version import Version
-from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 import nimble_lifecycle
 from nimble_lifecycle.errors import (
+    ConfigurationError,
     SchemaMissing,
     SchemaOutdated,
     SchemaTooNew,
     StoreUnavailable,
 )
 from nimble_lifecycle.store.engines import (
+    is_bad_option,
     is_missing_table,
-    lacks_right,
+    is_our_mistake,
+    is_stale_statement,
     make_engine,
     parse_url,
     why,
@@ -118,12 +121,20 @@ class Database:
         """Give errors of the connection as ours, in words that hold no name, host or secret."""
         try:
             yield
-        except (OperationalError, InterfaceError, ProgrammingError) as error:
+        except (IntegrityError, DataError):
+            raise  # of a statement's values, not of the database
+        except DBAPIError as error:
             if is_missing_table(error):
                 self._checked = False
                 raise SchemaMissing(f"{self.location} has no tables of ours; {_MIGRATE}") from error
-            if isinstance(error, ProgrammingError) and not lacks_right(error):
+            if is_bad_option(error):
+                raise ConfigurationError(
+                    f"{self.location}: the database URL has an option its driver does not know"
+                ) from error
+            if is_our_mistake(error):
                 raise
+            if is_stale_statement(error):
+                self.engine.dispose()
             raise StoreUnavailable(f"{self.location} cannot be used: {why(error)}") from error
 
     def _set_end(self, connection: "Connection", until: float) -> None:

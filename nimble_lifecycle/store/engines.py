@@ -1,10 +1,11 @@
 """SQLAlchemy engines for the two databases, and what their errors mean."""
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.store.types import base32_of
@@ -32,6 +33,14 @@ def parse_url(url: str) -> sa.URL:
     )
 
 
+def read_json(text: str) -> object:
+    """Read a JSON column; what Python cannot read of it stays text, which is no JSON object."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def make_engine(url: sa.URL, connections: int, ends: Callable[[], float]) -> "Engine":
     """Make an engine in autocommit with a pool of so many connections.
 
@@ -50,6 +59,7 @@ def _sqlite_engine(url: sa.URL, connections: int) -> "Engine":
         pool_size=connections,
         max_overflow=0,
         hide_parameters=True,
+        json_deserializer=read_json,
         isolation_level="AUTOCOMMIT",
         connect_args={"check_same_thread": False},
     )
@@ -78,6 +88,7 @@ def _postgresql_engine(url: sa.URL, connections: int, ends: Callable[[], float])
         pool_size=connections,
         max_overflow=0,
         hide_parameters=True,
+        json_deserializer=read_json,
         pool_reset_on_return=None,  # autocommit leaves nothing to roll back
         isolation_level="AUTOCOMMIT",
         use_native_hstore=False,  # its look-up costs a round trip on each connection
@@ -95,18 +106,34 @@ def _postgresql_engine(url: sa.URL, connections: int, ends: Callable[[], float])
     return engine
 
 
+def _state(error: DBAPIError) -> str | None:
+    """Give the SQLSTATE (PostgreSQL manual, appendix A); None where there is none."""
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return state
+
+
 def is_missing_table(error: DBAPIError) -> bool:
     """Whether a statement failed since a table is not there."""
-    undefined_table = "42P01"  # PostgreSQL manual, appendix A
-    return getattr(error.orig, "sqlstate", None) == undefined_table or "no such table" in str(
-        error.orig
-    )
+    undefined_table = "42P01"
+    return _state(error) == undefined_table or "no such table" in str(error.orig)
 
 
-def lacks_right(error: DBAPIError) -> bool:
-    """Whether a statement failed since its role may not do that."""
-    insufficient_privilege = "42501"  # PostgreSQL manual, appendix A
-    return getattr(error.orig, "sqlstate", None) == insufficient_privilege
+def is_stale_statement(error: DBAPIError) -> bool:
+    """Whether a prepared statement is gone, as behind a proxy that changes the connection."""
+    invalid_sql_statement_name = "26000"
+    return _state(error) == invalid_sql_statement_name
+
+
+def is_bad_option(error: DBAPIError) -> bool:
+    """Whether the driver refused the connection's options before it connected."""
+    return isinstance(error, ProgrammingError) and "invalid connection option" in str(error.orig)
+
+
+def is_our_mistake(error: DBAPIError) -> bool:
+    """Whether a statement is wrong in itself, so that no other time and no other database helps."""
+    insufficient_privilege = "42501"
+    others = is_stale_statement(error) or _state(error) == insufficient_privilege
+    return isinstance(error, ProgrammingError) and not others
 
 
 def why(error: DBAPIError) -> str:
@@ -120,6 +147,9 @@ def why(error: DBAPIError) -> str:
         "authentication": "it refuses the user or password",
         "does not exist": "it does not exist",
         "readonly": "it is read-only",
+        "read-only": "it is read-only",
+        "not a database": "the file is no database",
+        "prepared statement": "a proxy changed the connection",
         "unable to open": "the file cannot be opened",
         "full": "the disk is full",
     }

@@ -87,27 +87,34 @@ def settlement_values(batch: Sequence[Settlement], actor: str, dialect: str) -> 
     return {"its_batch": json.dumps(rows) if dialect == "sqlite" else rows, "its_actor": actor}
 
 
-def settled_values(settled: set[UUID]) -> dict[str, object]:
-    """Give the bound value that tells the later statements what the first one settled (SQLite)."""
-    return {"its_settled": json.dumps([item.hex for item in settled])}
+def settled_values(settled: Mapping[UUID, int]) -> dict[str, object]:
+    """Give the bound value that tells the later statements what the first one settled (SQLite).
+
+    `settled` has the tokens by the ids of the rows.
+    """
+    return {"its_settled": json.dumps({row.hex: token for row, token in settled.items()})}
 
 
 def settle_at_once(clock: Clock) -> sa.Executable:
     """Build settlement, journal and rescue as one statement (PostgreSQL)."""
     item = _batch_postgresql()
     settled = _settle(clock, item).cte("settled")
-    done = sa.select(settled.c.id)
-    journalled = _journal(clock, item, done).cte("journalled")
-    rescued = _rescue(clock, item, done).cte("rescued")
+    # By token too: a late result of an earlier claim may stand in the same batch.
+    held = sa.exists().where(settled.c.id == item.c.id, settled.c.lease_token == item.c.token)
+    journalled = _journal(clock, item, held).cte("journalled")
+    rescued = _rescue(clock, item, held).cte("rescued")
     return sa.select(settled.c.id).add_cte(journalled, rescued)
 
 
 def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Executable]:
     """Build settlement, journal and rescue as statements of one transaction (SQLite)."""
-    each = sa.func.json_each(sa.bindparam("its_settled", type_=sa.Text())).table_valued("value")
-    done = sa.select(sa.type_coerce(each.c.value, sa.Uuid()))
     item = _batch_sqlite()
-    return _settle(clock, item), _journal(clock, item, done), _rescue(clock, item, done)
+    given = sa.func.json_each(sa.bindparam("its_settled", type_=sa.Text()))
+    settled = given.table_valued("key", "value")
+    held = sa.exists().where(
+        settled.c.key == item.c.id, sa.type_coerce(settled.c.value, sa.Integer()) == item.c.token
+    )
+    return _settle(clock, item), _journal(clock, item, held), _rescue(clock, item, held)
 
 
 def _batch_postgresql() -> sa.FromClause:
@@ -171,11 +178,15 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
             attempts=i.attempts,
             creates=i.creates,
             reclaims=0,
-            last_error=i.error,
+            # Kept until all is well: a look-up that says nothing must not hide why it was made.
+            last_error=sa.case(
+                (sa.or_(ready, i.phase == Phase.RELEASED.value), i.error),
+                else_=sa.func.coalesce(i.error, t.c.last_error),
+            ),
             lease_owner=sa.null(),
             lease_expires_at=sa.null(),
         )
-        .returning(t.c.id)
+        .returning(t.c.id, t.c.lease_token)
     )
 
 
@@ -194,7 +205,7 @@ def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[boo
     return sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
 
 
-def _journal(clock: Clock, item: sa.FromClause, settled: "sa.Select[UUID]") -> sa.Insert:
+def _journal(clock: Clock, item: sa.FromClause, held: sa.ColumnElement[bool]) -> sa.Insert:
     """Add what was done, once: a settlement may be repeated when its answer was lost."""
     i = item.c
     moment = sa.select(clock.now().label("at")).subquery("moment")
@@ -207,7 +218,7 @@ def _journal(clock: Clock, item: sa.FromClause, settled: "sa.Select[UUID]") -> s
         "actor": sa.bindparam("its_actor", type_=sa.Text()),
         "generation": i.generation,
         "lease_token": i.token,
-        "settled": i.id.in_(settled),
+        "settled": held,
         "external_id": i.external_id,
         "operation_id": i.operation_id,
         "seconds": i.seconds,
@@ -227,18 +238,30 @@ def _journal(clock: Clock, item: sa.FromClause, settled: "sa.Select[UUID]") -> s
     return sa.insert(journal).from_select(list(entry), rows, include_defaults=False)
 
 
-def _rescue(clock: Clock, item: sa.FromClause, settled: "sa.Select[UUID]") -> sa.Update:
-    """Give a row the resource that a worker made for it after losing the lease."""
+def _rescue(clock: Clock, item: sa.FromClause, held: sa.ColumnElement[bool]) -> sa.Update:
+    """Take account of what a worker did at the vendor after losing the lease.
+
+    A resource it made becomes its row's, where that has none. A late update may have overwritten a
+    newer one: the params count as not attempted, and are applied again.
+    """
     i = item.c
+    made = sa.and_(i.external_id.is_not(None), t.c.external_id.is_(None))
+    overwrote = sa.and_(
+        i.action == "update", t.c.external_id.is_not(None), t.c.release_started_at.is_(None)
+    )
     return (
         sa.update(t)
         .where(
             t.c.id == i.id,
-            i.external_id.is_not(None),
-            i.id.not_in(settled),
-            t.c.external_id.is_(None),
+            sa.not_(held),
+            sa.or_(made, overwrote),
             t.c.released_at.is_(None),
             t.c.retired_at.is_(None),
         )
-        .values(external_id=i.external_id, due_at=instant_of(clock))
+        .values(
+            external_id=sa.func.coalesce(t.c.external_id, i.external_id),
+            due_at=sa.case((made, instant_of(clock)), else_=t.c.due_at),
+            attempted_params_hash=sa.case((overwrote, None), else_=t.c.attempted_params_hash),
+            claimed_generation=sa.case((overwrote, 0), else_=t.c.claimed_generation),
+        )
     )

@@ -70,12 +70,16 @@ def tenancy_of(row: "sa.RowMapping") -> Tenancy:
         phase=shown_phase(fields),
         reason=shown_reason(fields),
         message=row["message"],
-        params=cast("dict[str, Json]", row["params"]),
+        params=_object(row["params"]),
         external_id=row["external_id"],
         external_name=row["external_name"],
         idempotency_key=row["idempotency_key"],
         operation_id=row["operation_id"],
-        details=cast("dict[str, Json]", row["details"] or {}),
+        details=_object(row["details"]),
         first_seen_at=row["first_seen_at"],
         release_after=row["release_after"],
     )
+
+
+def _object(value: object) -> dict[str, Json]:
+    return cast("dict[str, Json]", value) if isinstance(value, dict) else {}

@@ -78,11 +78,11 @@ class WorkStore(Database):
         if not self.is_sqlite:
             return set(at.execute(self._settle_at_once, bound).scalars())
         settle, write_journal, rescue = self._settle_one_by_one
-        settled = set(at.execute(settle, bound).scalars())
+        settled = {row.id: row.lease_token for row in at.execute(settle, bound)}
         fenced = {**bound, **settled_values(settled)}
         at.execute(write_journal, fenced).close()
         at.execute(rescue, fenced).close()
-        return settled
+        return set(settled)
 
     def pause(self, kind: str, seconds: float, reason: str) -> None:
         """Let no worker of the database claim rows of this kind for that long."""

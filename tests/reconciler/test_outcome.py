@@ -116,6 +116,7 @@ def claim_of(step: Step, **changes: object) -> Claim:
         releasing=step is Step.RELEASE,
         attempt_age=1000.0,
         overdue=False,
+        readable=True,
         remembered=False,
     )
     return replace(claim, **{k: v for k, v in changes.items() if k not in names})

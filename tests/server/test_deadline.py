@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import sqlalchemy as sa
 from fastmcp import Client, FastMCP
+from pydantic import BaseModel
 
 from nimble_lifecycle import Lifecycle, Workspace
 
@@ -151,6 +152,31 @@ async def test_functions_whose_turn_comes_too_late_are_not_begun(sqlite_table, r
         result, _ = await timed(client)
         assert not result.is_error
         assert len(begun) == 33
+
+
+async def test_handlers_that_hang_keep_no_later_call_from_being_recorded(sqlite_table, released):
+    class Params(BaseModel):
+        size: int = 1
+
+    workspace = Workspace("hanging")
+    mcp = acme(
+        sqlite_table.url,
+        ready=released.wait,
+        workspace=lambda _: workspace,
+        params=lambda _: Params(),
+    )
+    async with Client(mcp) as client:
+        await asyncio.gather(*(timed(client) for _ in range(40)))
+        assert sum(t.name.startswith("nimble-handler") for t in threading.enumerate()) == 32
+        sqlite_table.change("create_started_at = first_seen_at, phase = 'ready', external_id = 'x'")
+        workspace = Workspace("later")
+        _, took = await timed(client)
+        assert took < DEADLINE + MARGIN
+        workspace = Workspace("hanging")
+        _, took = await timed(client, "down")
+        assert took < DEADLINE + MARGIN
+    found = {row["workspace_id"]: row["desired"] for row in sqlite_table.rows()}
+    assert found == {"hanging": "release", "later": "wanted"}
 
 
 async def test_an_authors_hundred_sleeping_tools_do_not_hold_up_ready(sqlite_table, released):

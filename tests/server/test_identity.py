@@ -7,6 +7,7 @@ from fastmcp import Client, FastMCP
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.utilities.tests import asgi_server
 from starlette.middleware import Middleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from nimble_lifecycle import Lifecycle, Workspace
 from nimble_lifecycle.errors import WorkspaceUnknown
@@ -30,6 +31,11 @@ class From:
         await self.app({**scope, "client": self.peer}, receive, send)
 
 
+def from_uvicorn(app, peer):
+    """Make every request come from one peer, unless Uvicorn finds another in its headers."""
+    return From(ProxyHeadersMiddleware(app), peer)
+
+
 def token(**claims):
     return {"client_id": "host", "scopes": [], **claims}
 
@@ -45,13 +51,13 @@ TOKENS = {
 
 
 @asynccontextmanager
-async def edge(table, peer=("10.1.2.3", 5), auth=False, **settings):
+async def edge(table, peer=("10.1.2.3", 5), auth=False, behind=From, **settings):
     """Serve over HTTP; gives a function that calls `up` with headers and tells how it went."""
     mcp = FastMCP("acme", auth=StaticTokenVerifier(TOKENS) if auth else None)
     Lifecycle(mcp, database_url=table.url, **settings).on_ready(name="up")(lambda: "up")
     options = {"stateless_http": True, "json_response": True}
     async with (
-        asgi_server(mcp, middleware=[Middleware(From, peer=peer)], **options) as server,
+        asgi_server(mcp, middleware=[Middleware(behind, peer=peer)], **options) as server,
         server.http_client() as http,
     ):
 
@@ -136,9 +142,11 @@ TRUSTED = [
     (["192.168.0.0/16", "10.0.0.0/8"], ("10.9.9.9", 1), []),
     (["10.0.0.0/8"], ("::ffff:10.0.0.1", 1), []),
     (["fd00::/8"], ("fd00::1", 1), []),
+    (["10.0.0.0/8"], ("10.1.2.3", 1), [("x-forwarded-for", "10.1.2.34, 8.8.8.8:10")]),
+    (["10.0.0.0/8"], ("10.1.2.3", 1), [("x-real-ip", "unknown"), ("forwarded", "for=_hidden")]),
     (True, ("127.0.0.1", 1), []),
     (True, ("::1", 1), []),
-    ({"x-edge": "s3cret"}, ("8.8.8.8", 1), [("x-edge", "s3cret")]),
+    ({"x-edge": "s3cret"}, ("8.8.8.8", 1), [("x-edge", "s3cret"), ("x-real-ip", "8.8.8.8")]),
 ]
 UNTRUSTED = [
     (False, ("127.0.0.1", 1), []),
@@ -170,6 +178,78 @@ async def test_headers_of_anyone_else_do_not(sqlite_table, trust, peer, headers)
     assert "NB_WORKSPACE_ID (not for calls over HTTP)" in said
     assert "s3cret" not in said
     assert sqlite_table.rows() == []
+
+
+NETWORKS = ["10.0.0.0/8", "fd00::/8"]
+HEARSAY = [
+    (NETWORKS, "10.1.2.3", ("x-real-ip", "10.1.2.3")),
+    (NETWORKS, "10.1.2.3", ("forwarded", 'proto=https;for="10.1.2.3:80"')),
+    (NETWORKS, "fd00::1", ("forwarded", 'for=8.8.8.8, For="[fd00:0::1]:80"')),
+]
+
+
+@pytest.mark.parametrize(("trust", "peer", "header"), HEARSAY)
+async def test_a_peer_the_request_itself_names_is_not_trusted(sqlite_table, trust, peer, header):
+    async with edge(sqlite_table, (peer, 0), trust_edge_headers=trust) as call:
+        is_error, said = await call(ws("ws_edge"), header)
+    assert is_error
+    assert "edge headers (not trusted" in said
+    assert sqlite_table.rows() == []
+
+
+TAKEN_FROM_THE_HEADER = [
+    (NETWORKS, "10.1.2.3"),
+    (NETWORKS, "10.1.2.3:80"),
+    (NETWORKS, "::ffff:10.1.2.3"),
+    (NETWORKS, "10.1.2.3, 127.0.0.1"),
+    (NETWORKS, "[fd00::1]:80"),
+    (NETWORKS, "fd00::1%a b"),
+    (NETWORKS, "fd00::1%="),
+    (NETWORKS, "fd00::1%a:80"),
+    (True, "127.0.0.1"),
+    (True, "127.0.0.2"),
+    (True, "::1"),
+]
+
+
+@pytest.mark.parametrize(("trust", "value"), TAKEN_FROM_THE_HEADER)
+async def test_a_peer_uvicorn_took_from_x_forwarded_for_is_not_trusted(sqlite_table, trust, value):
+    peer = ("127.0.0.1", 5)
+    async with edge(sqlite_table, peer, behind=from_uvicorn, trust_edge_headers=trust) as call:
+        assert (await call(ws("ws_edge"), ("x-forwarded-for", value)))[0]
+    assert sqlite_table.rows() == []
+
+
+async def test_an_edge_before_uvicorn_is_trusted_though_it_forwards_for_callers(sqlite_table):
+    async with edge(sqlite_table, behind=from_uvicorn, trust_edge_headers=NETWORKS) as call:
+        assert await call(ws("ws_edge"), ("x-forwarded-for", "10.7.7.7")) == (False, "up")
+    assert workspaces(sqlite_table) == [("", "ws_edge")]
+
+
+@pytest.mark.parametrize("bearer", ["one", "two", None])
+@pytest.mark.parametrize("tenants", [["t"], [""], ["t", "t"]])
+async def test_a_tenant_header_without_a_workspace_is_an_error(sqlite_table, bearer, tenants):
+    auth = bearer is not None
+    async with edge(sqlite_table, auth=auth, trust_edge_headers=["10.0.0.0/8"]) as call:
+        is_error, said = await call(*[("x-tenant-id", t) for t in tenants], bearer=bearer)
+    assert is_error
+    assert "x-tenant-id" in said
+    assert sqlite_table.rows() == []
+
+
+async def test_a_doubled_tenant_header_is_an_error_beside_a_token_too(sqlite_table):
+    tenants = [("x-tenant-id", "t"), ("x-tenant-id", "t")]
+    async with edge(sqlite_table, auth=True, trust_edge_headers=["10.0.0.0/8"]) as call:
+        is_error, said = await call(ws("ws_one"), *tenants, bearer="one")
+    assert is_error
+    assert "2 x-tenant-id headers" in said
+    assert sqlite_table.rows() == []
+
+
+async def test_a_tenant_header_of_anyone_else_is_ignored(sqlite_table):
+    async with edge(sqlite_table, auth=True, trust_edge_headers=True) as call:
+        assert await call(("x-tenant-id", "other"), bearer="one") == (False, "up")
+    assert workspaces(sqlite_table) == [("t", "ws_one")]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,17 @@ def upgrade() -> None:
     _deployment()
 
 
+def _plausible(*columns: str) -> list[sa.CheckConstraint]:
+    """Refuse times that no worker could read; the server's role writes these columns."""
+    return [
+        sa.CheckConstraint(
+            f"{column} BETWEEN '1970-01-02 00:00:00' AND '9000-01-01 00:00:00'",
+            name=f"nimble_tenancy_{column}",
+        )
+        for column in columns
+    ]
+
+
 def _tenancy() -> None:
     op.create_table(
         "nimble_tenancy",
@@ -93,6 +104,8 @@ def _tenancy() -> None:
         sa.Column("paused", sa.Boolean(), nullable=False, server_default=sa.false()),
         sa.Column("hold", sa.Text()),
         sa.CheckConstraint("desired IN ('wanted', 'release')", name="nimble_tenancy_desired"),
+        *_plausible("first_seen_at", "generation_at", "release_requested_at"),
+        *_plausible("last_seen_at", "last_used_at"),
         postgresql_with={"fillfactor": 88},
     )
 
