@@ -5,7 +5,10 @@ its own end: the database compares it with its clock once more when the row is l
 statement that arrives after its caller gave up changes nothing.
 """
 
-from collections.abc import Mapping
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -39,11 +42,16 @@ CONTACT_INTERVAL = 60.0
 
 Values: TypeAlias = Mapping[str, object]
 
-# Bound names differ from column names, which SQLAlchemy takes for values to set.
+
+def _text(name: str) -> sa.BindParameter[str]:
+    """Bind a text; its name differs from the column's, which SQLAlchemy takes for one to set."""
+    return sa.bindparam(f"its_{name}", type_=sa.Text())
+
+
 _mine = sa.and_(
-    t.c.workspace_id == sa.bindparam("its_workspace_id"),
-    t.c.kind == sa.bindparam("its_kind"),
-    t.c.tenant_id == sa.bindparam("its_tenant_id"),
+    t.c.workspace_id == _text("workspace_id"),
+    t.c.kind == _text("kind"),
+    t.c.tenant_id == _text("tenant_id"),
 )
 _not_after = sa.bindparam("not_after", type_=Instant())
 _answer = (*SHOWN, (t.c.generation_at == t.c.last_seen_at).label("changed"))
@@ -57,6 +65,53 @@ class Recorded:
     changed: bool
 
 
+class Doubtful:
+    """Workspaces whose `removing` is under way, or ended so that nobody knows whether it counts.
+
+    Until a later write of theirs has ended well, a `ready` must not be answered from what a mere
+    read shows: it waits for the row, behind whatever may still be committed, and so comes last.
+    """
+
+    LONGEST = 10_000
+    """Failed ones remembered; the oldest is forgotten first."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[Workspace] = Counter()
+        self._failed: OrderedDict[Workspace, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def holds(self, workspace: Workspace) -> bool:
+        """Whether a mere read cannot be trusted for this workspace."""
+        with self._lock:
+            return workspace in self._under_way or workspace in self._failed
+
+    def settle(self, workspace: Workspace) -> None:
+        """Take note that a write which waited for the row has ended well."""
+        with self._lock:
+            self._failed.pop(workspace, None)
+
+    @contextmanager
+    def during(self, workspace: Workspace) -> Iterator[None]:
+        """Doubt the workspace for the block, and on where the block fails."""
+        with self._lock:
+            self._under_way[workspace] += 1
+        try:
+            yield
+        except BaseException:
+            self._remember(workspace)
+            raise
+        finally:
+            with self._lock:
+                self._under_way -= Counter([workspace])
+
+    def _remember(self, workspace: Workspace) -> None:
+        with self._lock:
+            self._failed[workspace] = None
+            self._failed.move_to_end(workspace)
+            if len(self._failed) > self.LONGEST:
+                self._failed.popitem(last=False)
+
+
 class IntentStore(Database):
     """The store as the unprivileged half sees it. `until` is an instant of `time.monotonic`."""
 
@@ -64,6 +119,7 @@ class IntentStore(Database):
         """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
         super().__init__(url, clock=clock, connections=connections)
         self._notifier = Notifier(self)
+        self._doubtful = Doubtful()
 
     def ready(
         self,
@@ -88,14 +144,17 @@ class IntentStore(Database):
             "its_reason": reason.value,
             "its_event": Event.READY.value,
         }
-        if self.is_sqlite:
+        doubtful = self._doubtful.holds(workspace)
+        if self.is_sqlite and not doubtful:
             # A read of its own first: a duplicate must not wait for the write lock.
             found = self.reading(until, lambda at: _row(at, self._settled, values))
             if found is not None:
                 return Recorded(tenancy_of(found), changed=False)
-        row = self.writing(until, lambda at: self._write(at, self._ready, values, until))
+        statement = self._ready_whatever if doubtful else self._ready
+        row = self.writing(until, lambda at: self._write(at, statement, values, until))
         if row is None:
             raise self._too_late()
+        self._doubtful.settle(workspace)
         return self._recorded(row)
 
     def removing(self, workspace: Workspace, kind: str, *, until: float) -> Recorded | None:
@@ -109,12 +168,13 @@ class IntentStore(Database):
             row = self._write(at, self._removing, values, until)
             return row, row is None and _row(at, self._live, values) is not None
 
-        row, missed = self.writing(until, write)
-        if missed:
-            # Too late, or the live row was replaced while the statement waited for it: once more.
+        with self._doubtful.during(workspace):
             row, missed = self.writing(until, write)
-        if missed:
-            raise self._too_late()
+            if missed:
+                # Too late, or the live row was replaced while the statement waited: once more.
+                row, missed = self.writing(until, write)
+            if missed:
+                raise self._too_late()
         return None if row is None else self._recorded(row)
 
     def touch(self, workspace: Workspace, kind: str, *, until: float) -> None:
@@ -180,33 +240,43 @@ class IntentStore(Database):
             _mine,
             live,
             t.c.desired == Desired.WANTED.value,
-            t.c.params_hash == sa.bindparam("its_params_hash"),
+            t.c.params_hash == _text("params_hash"),
             t.c.last_seen_at > recent,
         )
 
     @cached_property
     def _ready(self) -> sa.Executable:
         if self.is_sqlite:
-            return self._upsert(sqlite.insert(t), sa.true()).returning(*_answer)
+            return self._ready_whatever
         settled = self._settled.cte("settled")
-        none_settled = sa.not_(sa.exists().select_from(settled))
-        written = (
-            self._upsert(postgresql.insert(t), none_settled)
-            # After the write: what it waited for, a lock or another's insert of the same key,
-            # was waited for after every condition above.
-            .returning(*_answer, in_time(self._still()).label("in_time"))
-            .cte("written")
-        )
+        written = self._written(sa.not_(sa.exists().select_from(settled)))
         unchanged = sa.select(*(sa.false() if c.name == "changed" else c for c in settled.c))
         rows = (column for column in written.c if column.name != "in_time")
         return sa.union_all(sa.select(*rows), unchanged).add_cte(self._log(written).cte("logged"))
+
+    @cached_property
+    def _ready_whatever(self) -> sa.Executable:
+        """The `ready` that takes no duplicate for one, and so waits for whoever has the row."""
+        if self.is_sqlite:
+            return self._upsert(sqlite.insert(t), sa.true()).returning(*_answer)
+        written = self._written(sa.true())
+        rows = (column for column in written.c if column.name != "in_time")
+        return sa.select(*rows).add_cte(self._log(written).cte("logged"))
+
+    def _written(self, guard: sa.ColumnElement[bool]) -> sa.CTE:
+        return (
+            self._upsert(postgresql.insert(t), guard)
+            # Waiting for another's insert of the same key comes after every condition above.
+            .returning(*_answer, in_time(self._still()).label("in_time"))
+            .cte("written")
+        )
 
     def _upsert(
         self, insert: "postgresql.Insert | sqlite.Insert", guard: sa.ColumnElement[bool]
     ) -> "postgresql.Insert | sqlite.Insert":
         clock = sa.select(self.clock.now().label("now")).subquery("clock")
         named: dict[str, Expression] = {
-            name: sa.bindparam(f"its_{name}") for name in ("tenant_id", "workspace_id", "kind")
+            name: _text(name) for name in ("tenant_id", "workspace_id", "kind")
         }
         new: dict[str, Expression] = {
             "id": sa.bindparam("its_id", type_=sa.Uuid()),
@@ -215,11 +285,11 @@ class IntentStore(Database):
             "first_seen_at": clock.c.now,
             "desired": sa.literal(Desired.WANTED.value),
             "params": sa.bindparam("its_params", type_=JsonObject),
-            "params_hash": sa.bindparam("its_params_hash"),
+            "params_hash": _text("params_hash"),
             "generation": sa.literal(1),
             "generation_at": clock.c.now,
             "last_seen_at": clock.c.now,
-            "last_reason": sa.bindparam("its_reason"),
+            "last_reason": _text("reason"),
         }
         rows = sa.select(*(value.label(name) for name, value in new.items())).where(
             clock.c.now < _not_after, guard
@@ -287,7 +357,7 @@ class IntentStore(Database):
     def _log(self, written: sa.CTE | None = None) -> sa.Insert:
         """Add what the host said to the call log; of a `ready` only where it was no duplicate."""
         columns = ("tenant_id", "workspace_id", "kind", "event", "reason")
-        named = [sa.bindparam(f"its_{name}", type_=sa.Text()).label(name) for name in columns]
+        named = [_text(name).label(name) for name in columns]
         clock = sa.select(self.clock.now().label("at")).subquery("said")
         said = sa.select(clock.c.at, *named).where(clock.c.at < _not_after)
         if written is not None:
