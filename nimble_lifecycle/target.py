@@ -1,6 +1,7 @@
 """Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`."""
 
 import sys
+from functools import reduce
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -12,21 +13,23 @@ from nimble_lifecycle.errors import TargetError
 def load_target(target: str) -> object:
     """Import the module of `target` and give the attribute it names (dots lead further in).
 
-    Modules are looked up from the working directory too. Whatever the import raises, `sys.exit`
-    included, becomes a `TargetError` of one line.
+    Modules are looked up from the working directory too. Whatever the code of the target raises,
+    `sys.exit` included, becomes a `TargetError` of one line.
     """
     place, _, attribute = target.rpartition(":")
     if not place or not attribute:
         raise TargetError(f"{target!r} names no object: write module:attr or file.py:attr")
     try:
-        found: object = _import_file(Path(place)) if place.endswith(".py") else _import(place)
+        found = _import_file(Path(place)) if place.endswith(".py") else _import(place)
     except (Exception, SystemExit) as error:  # the code of the target may raise anything
         raise TargetError(f"cannot import {place}: {_one_line(error)}") from error
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise TargetError(f"{place} has no attribute {attribute!r}: name one that it has")
-        found = getattr(found, name)
-    return found
+    try:
+        return reduce(getattr, attribute.split("."), found)
+    except AttributeError as error:
+        words = f"{place} has no attribute {attribute!r}: name one that it has"
+        raise TargetError(words) from error
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{place} cannot give {attribute!r}: {_one_line(error)}") from error
 
 
 def _import(name: str) -> ModuleType:
@@ -54,5 +57,5 @@ def _search_first(directory: Path) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from nimble_lifecycle.errors import UnknownOutcome
+from nimble_lifecycle.errors import TemporaryError, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store.ports import Clock, Hop
@@ -39,9 +39,10 @@ async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock,
     """Call `method` and give what it returned or raised; `OverrunError` past `limit` seconds.
 
     A plain method runs by `hop`. An async one is cancelled at the limit, and what it does then is
-    its own; a plain one goes on until it ends.
+    its own; a plain one goes on until it ends. One whose turn comes past the limit is not begun.
     """
-    call = _Call(method, tenancy, hop)
+    end = clock.monotonic() + limit
+    call = _Call(method, tenancy, hop, in_time=lambda: clock.monotonic() < end)
     task = asyncio.ensure_future(call.outcome())
     timer = asyncio.ensure_future(clock.sleep(limit))
     try:
@@ -68,16 +69,19 @@ def outcome_of_task(task: "asyncio.Task[Ended]") -> Ended:
 class _Call:
     """One call. `on_loop` says whether it waits on the event loop, where it can be cancelled."""
 
-    def __init__(self, method: Method, tenancy: Tenancy, hop: Hop) -> None:
+    def __init__(
+        self, method: Method, tenancy: Tenancy, hop: Hop, in_time: Callable[[], bool]
+    ) -> None:
         self._method = method
         self._tenancy = tenancy
         self._hop = hop
+        self._in_time = in_time
         self.on_loop = inspect.iscoroutinefunction(method)
 
     async def outcome(self) -> Ended:
         result = self._begun() if self.on_loop else await self._hop.run(self._begun)
         if not isinstance(result, Awaitable):
-            return _checked(result)
+            return result
         self.on_loop = True
         try:
             return _checked(await result)
@@ -87,11 +91,14 @@ class _Call:
             return _raised(error)
 
     def _begun(self) -> Ended | Awaitable[Ended]:
+        if not self._in_time():
+            return TemporaryError("the call was not begun: its turn came too late")
         # Caught on the thread: a StopIteration, for one, cannot travel through a future.
         try:
-            return self._method(self._tenancy)
+            result = self._method(self._tenancy)
         except BaseException as error:  # noqa: BLE001  # an adapter may raise anything
             return _raised(error)
+        return result if isinstance(result, Awaitable) else _checked(result)
 
 
 def _raised(error: BaseException) -> Exception:

@@ -22,7 +22,7 @@ import nimble_lifecycle
 from nimble_lifecycle.errors import ConfigurationError, NimbleError
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.limits import Limits
-from nimble_lifecycle.reconciler.redact import described
+from nimble_lifecycle.reconciler.redact import described, redacted
 from nimble_lifecycle.reconciler.tables import (
     needs_person,
     print_json,
@@ -96,7 +96,7 @@ def _named_settings(error: ValidationError) -> list[str]:
 
 
 def _failed(text: str, code: int) -> int:
-    _say(" ".join(text.split()))
+    _say(redacted(" ".join(text.split())))
     return code
 
 
@@ -116,7 +116,8 @@ def run(
     Parameters
     ----------
     target
-        The adapter: module:attr, a Vendor class or instance; the working directory is searched too.
+        The adapter, a Vendor class or instance: module:attr, also of the working directory, or
+        file.py:attr.
     database_url
         The database both halves share.
     concurrency

@@ -19,7 +19,7 @@ from nimble_lifecycle.errors import (
 )
 from nimble_lifecycle.protocol import Phase, Why
 from nimble_lifecycle.reconciler.calls import Ended
-from nimble_lifecycle.reconciler.settled import Policy, Row, pause_of
+from nimble_lifecycle.reconciler.settled import Policy, Row, pause_of, reason_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Settlement, Step
 
@@ -90,8 +90,7 @@ def _create(row: Row, ended: Ended) -> Settlement:
 
 def _refused(row: Row, error: PermanentError | NameConflict) -> Settlement:
     """Stall, unless an earlier create under the same key may have been applied."""
-    reason = Why.NAME_CONFLICT if isinstance(error, NameConflict) else error.reason
-    stalled = replace(row.stalled(reason, error, "refused"), creates=0)
+    stalled = replace(row.stalled(reason_of(error), error, "refused"), creates=0)
     if row.not_created() == 0:
         return stalled
     return replace(_not_applied(row, error), reason=stalled.reason, message=stalled.message)
@@ -124,8 +123,8 @@ def _update(row: Row, ended: Ended) -> Settlement:
             return row.waiting(Phase.PROVISIONING, ended)
         case PermanentError() | NameConflict():
             # The resource is as it was and can be used; only the new params were refused.
-            reason = Why.NAME_CONFLICT if isinstance(ended, NameConflict) else ended.reason
-            return replace(row.stalled(reason, ended, "refused"), phase=Phase.READY, attempts=0)
+            refused = row.stalled(reason_of(ended), ended, "refused")
+            return replace(refused, phase=Phase.READY, attempts=0)
     return replace(row.again(Phase.READY, _as_error(ended), "failed"), operation_id=None)
 
 
@@ -247,10 +246,8 @@ def _release(row: Row, ended: Ended) -> Settlement:
             return row.released()
         case InProgress():
             return row.waiting(Phase.RELEASING, ended)
-        case PermanentError():
-            return row.stalled(ended.reason, ended, "refused")
-        case NameConflict():
-            return row.stalled(Why.NAME_CONFLICT, ended, "refused")
+        case PermanentError() | NameConflict():
+            return row.stalled(reason_of(ended), ended, "refused")
     return replace(row.again(Phase.RELEASING, _as_error(ended), "failed"), operation_id=None)
 
 

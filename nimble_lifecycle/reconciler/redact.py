@@ -1,55 +1,68 @@
 """Keeps secrets out of what is stored and shown about a failure."""
 
+import json
 import os
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
+from urllib.parse import quote, unquote
 
 MAX_ERROR = 2048
 """Longest `last_error`, in bytes of UTF-8."""
 
-_READ: Final = 4 * MAX_ERROR
-"""Characters of a text that are looked at; an adapter's error may hold a whole response."""
-
 _HIDDEN: Final = "***"
 _SECRET_NAME: Final = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|KEY|CREDENTIAL|AUTH|DSN|DATABASE_URL", re.IGNORECASE
+    r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|COOKIE|JWT|AUTH(?!ORS?(?:_|$))|(?:^|_)PAT(?:_|$)"
+    r"|(?<!^)(?<!^OLD)PWD",  # a shell's PWD and OLDPWD are directories
+    re.IGNORECASE,
 )
 _SHORTEST: Final = 6
 """Shorter values of the environment are words like `yes`, not secrets."""
 
+_IS: Final = r"(?:[\\\"']{0,4}\s{0,5}[=:]|[\\\"']{1,4},)\s{0,5}(?:b(?=[\"']))?\\{0,3}"
+"""What stands between a name and its value in a header, a query, JSON or a printed dict or list."""
+
+# Each takes all it looks at, or gives up within a bounded distance: the time grows with the text.
+_URL: Final = re.compile(r"(?P<kept>://)(?P<hidden>[^\s\"'<>]+)")
+_NAMED: Final = re.compile(
+    r"(?P<kept>(?:token|secret|passw|passphrase|pwd|(?:api|access|private)[_-]?key|auth(?!or)"
+    r"|credential|signature)[\w-]{0,30}" + _IS + r")"
+    r"(?P<hidden>\"[^\"]*\"?|'[^']*'?|\([^)]*\)?|[^\s\"'&,;}]+)",
+    re.IGNORECASE,
+)
 _PATTERNS: Final = (
-    # user and password of a URL, up to the last @, since passwords may hold one themselves
-    (
-        re.compile(r"(?P<kept>[a-z][a-z0-9+.-]{0,30}://)[^\s\"'<>]+@", re.IGNORECASE),
-        r"\g<kept>***@",
+    re.compile(r"\b(?P<kept>bearer\s+|basic\s+)[\w.~+/=-]+", re.IGNORECASE),
+    # a scheme, whatever its name, and what comes after it
+    re.compile(
+        r"(?P<kept>authorization" + _IS + r")"
+        r"(?:\"[^\"]*\"?|'[^']*'?|[^\s\"'\\]+(?:\s+[^\s\"'\\]+)?)",
+        re.IGNORECASE,
     ),
-    (re.compile(r"\b(?P<kept>bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE), r"\g<kept> ***"),
-    (
-        re.compile(
-            r"(?P<kept>(?:token|secret|passw|passphrase|pwd|api[_-]?key|authorization|credential"
-            r"|signature)[\w-]{0,30}[\"']?\s{0,5}[=:]\s{0,5})"
-            r"(?:\"[^\"]*\"?|'[^']*'?|[^\s\"'&,;}]+)",
-            re.IGNORECASE,
-        ),
-        r"\g<kept>***",
+    re.compile(
+        r"(?P<kept>cookie" + _IS + r")(?:\"[^\"]*\"?|'[^']*'?|[^\s\"']+(?:(?<=;)\s+[^\s\"']+)*)",
+        re.IGNORECASE,
     ),
+    _NAMED,
     # JSON web tokens, wherever they stand
-    (re.compile(r"\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"), _HIDDEN),
+    re.compile(r"\b(?P<kept>)eyJ[\w-]{5}[\w.-]*"),
 )
 
 
 def redacted(text: str) -> str:
     """Hide what looks like a secret, and every value this process was given as one.
 
-    Those are the values of environment variables whose name says so. The result has no control
-    characters and at most `MAX_ERROR` bytes.
+    Those are the values of environment variables whose name says so, and the passwords within any
+    other, however they are escaped. The result has no control characters and at most `MAX_ERROR`
+    bytes.
     """
-    text = text[:_READ]
-    for value in _given_secrets():
-        text = text.replace(value, _HIDDEN)
-    for pattern, replacement in _PATTERNS:
-        text = pattern.sub(replacement, text)
-    printable = "".join(c if c.isprintable() else " " for c in text)
+    # All of the text, and cut only then: half a secret would not be known as one.
+    for secret in _given_secrets():
+        text = _spelled(secret).sub(_HIDDEN, text)
+    text = _URL.sub(_without_user, text)
+    for pattern in _PATTERNS:
+        text = pattern.sub(rf"\g<kept>{_HIDDEN}", text)
+    printable = "".join(c if c.isprintable() else " " for c in text[:MAX_ERROR])
     return printable.encode("utf-8", "replace")[:MAX_ERROR].decode("utf-8", "ignore")
 
 
@@ -63,11 +76,51 @@ def described(error: BaseException) -> str:
     return redacted(f"{name}: {text}" if text else name)
 
 
+def _without_user(url: re.Match[str]) -> str:
+    """Hide a URL's user and password: all up to the last @, since passwords may hold one."""
+    user, at, place = url["hidden"].rpartition("@")
+    return f"{url['kept']}{_HIDDEN if user else ''}{at}{place}"
+
+
 def _given_secrets() -> list[str]:
     """Give the longest first: one may be the beginning of another."""
-    values = {
-        value
+    found = {
+        secret
         for name, value in os.environ.items()
-        if _SECRET_NAME.search(name) and len(value) >= _SHORTEST
+        for secret in (*_passwords(value), *(_whole(value) if _SECRET_NAME.search(name) else ()))
+        if len(secret) >= _SHORTEST
     }
-    return sorted(values, key=len, reverse=True)
+    return sorted(found, key=len, reverse=True)
+
+
+def _whole(value: str) -> Iterator[str]:
+    """Give a secret value, and its lines: a key of many may be shown one by one."""
+    yield value.strip()
+    yield from (line.strip() for line in value.splitlines())
+
+
+def _passwords(value: str) -> Iterator[str]:
+    """Give the passwords within a value: of a URL, its query, or a list of name=value."""
+    for url in _URL.finditer(value):
+        yield unquote(url["hidden"].rpartition("@")[0].partition(":")[2])
+    for named in _NAMED.finditer(value):
+        yield unquote(named["hidden"].strip("\"'"))
+
+
+@lru_cache(maxsize=256)
+def _spelled(secret: str) -> re.Pattern[str]:
+    """Find a secret however each of its characters is escaped: by Python, JSON or a URL."""
+    return re.compile("".join(map(_spellings, secret)))
+
+
+def _spellings(character: str) -> str:
+    if character.isascii() and character.isalnum():
+        return character
+    bare = character.encode("utf-8", "surrogateescape")
+    quoted = quote(bare, safe="")
+    inner = {character, repr(character)[1:-1], repr(bare)[2:-1], json.dumps(character)[1:-1]}
+    written = {*inner, quoted, quoted.lower(), quote(quoted)}
+    space = r"|\s+|\+" if character.isspace() else ""
+    longest_first = sorted(written, key=len, reverse=True)
+    # More backslashes: what is escaped may have been escaped again.
+    return rf"\\{{0,8}}(?:{'|'.join(map(re.escape, longest_first))}{space})"

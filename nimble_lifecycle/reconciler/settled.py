@@ -1,11 +1,17 @@
 """The settlements that steps have in common: ready, waiting, backing off, stalled."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nimble_lifecycle.errors import CredentialError, RateLimited, TemporaryError, Unavailable
+from nimble_lifecycle.errors import (
+    CredentialError,
+    NameConflict,
+    PermanentError,
+    RateLimited,
+    TemporaryError,
+    Unavailable,
+)
 from nimble_lifecycle.protocol import Json, Phase, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.calls import Ended
@@ -31,6 +37,12 @@ DEFAULT_PAUSE = 5.0
 MAX_DELAY = 86400.0
 """Longest time until a row is looked at again that an adapter can ask for, in seconds."""
 
+MAX_REASON = 64
+"""Longest reason an adapter can give, in characters."""
+
+REJECTED = "Rejected"
+"""The reason of a refusal whose adapter gives none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -49,8 +61,18 @@ def pause_of(ended: Ended) -> tuple[float, Why] | None:
     if not isinstance(ended, (RateLimited, Unavailable)):
         return None
     limited = isinstance(ended, RateLimited)
-    seconds = _seconds(ended.after, otherwise=DEFAULT_PAUSE, longest=MAX_PAUSE)
+    seconds = _seconds(_given(ended, "after"), otherwise=DEFAULT_PAUSE, longest=MAX_PAUSE)
     return seconds, Why.RATE_LIMITED if limited else Why.VENDOR_UNAVAILABLE
+
+
+def reason_of(refused: PermanentError | NameConflict) -> str:
+    """Give the stable word for why the vendor refused for good."""
+    if isinstance(refused, NameConflict):
+        return Why.NAME_CONFLICT
+    given = _given(refused, "reason")
+    if not isinstance(given, str) or len(given) > MAX_REASON:
+        return REJECTED
+    return redacted(given).strip() or REJECTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +142,7 @@ class Row:
         """Stop until a person, or changed params, make a difference."""
         text = described(error)
         stalled = self.settled(Phase.STALLED, outcome)
-        return replace(stalled, reason=redacted(reason), error=text, message=text)
+        return replace(stalled, reason=reason, error=text, message=text)
 
     def not_created(self) -> int:
         """Count the creates that may have been applied, without this one."""
@@ -142,7 +164,9 @@ class Row:
         if not isinstance(error, TemporaryError):
             return own
         # Never sooner than the shortest back-off: a vendor that says "now" is not asked in a loop.
-        return max(backoff.first, _seconds(error.delay, otherwise=own, longest=MAX_DELAY))
+        return max(
+            backoff.first, _seconds(_given(error, "delay"), otherwise=own, longest=MAX_DELAY)
+        )
 
 
 def _why(error: Exception) -> Why:
@@ -152,11 +176,23 @@ def _why(error: Exception) -> Why:
     return Why.PERMISSION_DENIED if isinstance(error, CredentialError) else Why.BACKING_OFF
 
 
+def _given(error: Exception, name: str) -> object:
+    """Read what an error says besides its text; None where it says nothing."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001  # the class of an adapter may be broken in any way
+        return None
+
+
 def _seconds(given: object, *, otherwise: float, longest: float) -> float:
     """Read a time an adapter gave; what is no number of seconds counts as not given."""
-    if not isinstance(given, (int, float)) or math.isnan(given):
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
         return otherwise
-    return min(max(0.0, float(given)), longest)
+    try:
+        seconds = float(given)
+    except OverflowError:
+        return otherwise
+    return min(seconds, longest) if seconds >= 0 else otherwise  # NaN is not either
 
 
 def _storable(details: object) -> tuple[dict[str, Json] | None, str | None]:
@@ -164,7 +200,7 @@ def _storable(details: object) -> tuple[dict[str, Json] | None, str | None]:
     try:
         text = json.dumps(details, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # noqa: BLE001  # the mapping may be a class of the adapter
         return None, "the adapter's details are not JSON and were dropped"
     # Written out and read back: only then keys are text, and it is what the database will hold.
     kept = json.loads(text)

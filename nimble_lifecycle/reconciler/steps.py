@@ -34,6 +34,8 @@ class Steps:
                 return await self._call(self.vendor.release, claim.tenancy)
 
     async def _provision(self, claim: Claim) -> Ended:
+        if not claim.readable:
+            return PermanentError("the params are no JSON object", reason=Why.INVALID_PARAMS)
         refused = invalid_params(self.vendor, claim.tenancy)
         if refused is not None:
             return refused

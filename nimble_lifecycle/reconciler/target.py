@@ -2,46 +2,31 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import redirect_stdout
 from datetime import timedelta
-from importlib import import_module
-from pathlib import Path
 
 from pydantic import BaseModel
 
 from nimble_lifecycle.errors import NimbleError, TargetError
 from nimble_lifecycle.reconciler.redact import described, redacted
 from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.target import load_target
 
 
 def load_vendor(target: str) -> Vendor:
-    """Import `module:attr`, from the working directory too, and give a ready adapter.
+    """Import `module:attr` or `file.py:attr` and give a ready adapter.
 
-    `attr` is a `Vendor` class, which is called without arguments, or an instance. Raises
-    TargetError in one line for whatever is wrong with it.
+    `attr` is a `Vendor` class, which is called without arguments, or an instance. What the import
+    prints goes to stderr. Raises TargetError in one line for whatever is wrong with it.
     """
-    module_name, colon, attribute = target.partition(":")
-    if not colon or not module_name or not attribute:
-        raise TargetError(f"TARGET {target!r} must be module:attr, as in vendor:AcmeVendor")
-    with _prints_to_stderr():
-        vendor = _instance(target, _attribute(module_name, attribute))
+    with redirect_stdout(sys.stderr):
+        try:
+            found = load_target(target)
+        except TargetError as error:
+            raise TargetError(redacted(str(error))) from error
+        vendor = _instance(target, found)
     _check(target, vendor)
     return vendor
-
-
-def _attribute(module_name: str, attribute: str) -> object:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: object = import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise TargetError(f"cannot import {module_name}: {described(error)}") from error
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise TargetError(f"module {module_name} has no {attribute}")
-        found = getattr(found, name)
-    return found
 
 
 def _instance(target: str, found: object) -> Vendor:
@@ -84,13 +69,3 @@ def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
 def _is_time(value: object, *, above: bool = False) -> bool:
     zero = timedelta(0)
     return isinstance(value, timedelta) and (value > zero or (value == zero and not above))
-
-
-@contextmanager
-def _prints_to_stderr() -> Iterator[None]:
-    """Keep stdout for data: what an import prints is talk."""
-    stdout, sys.stdout = sys.stdout, sys.stderr
-    try:
-        yield
-    finally:
-        sys.stdout = stdout

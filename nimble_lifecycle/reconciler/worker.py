@@ -12,7 +12,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
-from nimble_lifecycle.errors import ConfigurationError, SharedResource, StoreError, VendorError
+from nimble_lifecycle.errors import (
+    ConfigurationError,
+    SharedResource,
+    StoreError,
+    TemporaryError,
+    VendorError,
+)
 from nimble_lifecycle.protocol import Phase, Why
 from nimble_lifecycle.reconciler.calls import OverrunError, outcome_of_task
 from nimble_lifecycle.reconciler.limits import Limits, new_owner, policy_of, rules_of
@@ -60,6 +66,7 @@ class Worker:
         self._clock = store.clock
         self._rules = rules_of(vendor, limits, owner or new_owner())
         self._policy = policy_of(vendor, limits)
+        self._limit = vendor.time_limit.total_seconds()
         self._steps = Steps(vendor, store.clock, threads)
         self._settler = Settler(store, database, actor=self._rules.owner, again=limits.poll)
         self._wake = asyncio.Event()
@@ -142,9 +149,11 @@ class Worker:
         free = self._limits.concurrency - len(self._in_flight)
         if free <= 0:
             return False
+        # Counted from before the claim, whose answer may be long on the way; two calls must fit.
+        latest = self._clock.monotonic() + self._rules.lease - 2 * self._limit
         taken = await self._settler.once(partial(self._store.claim, self._rules, free))
         for claim in taken:
-            task = asyncio.create_task(self._step(claim))
+            task = asyncio.create_task(self._step(claim, latest))
             self._in_flight.add(task)
             task.add_done_callback(self._slot_free)
         return len(taken) >= free
@@ -186,9 +195,11 @@ class Worker:
 
     # -- one step --------------------------------------------------------------------------------
 
-    async def _step(self, claim: Claim) -> None:
+    async def _step(self, claim: Claim, latest: float) -> None:
+        """Take a step and settle it; one that could outlast its lease is not begun."""
         started = self._clock.monotonic()
-        outcome = await self._steps.take(claim)
+        late = started > latest
+        outcome = _not_begun() if late else await self._steps.take(claim)
         pause = pause_of(outcome)
         if pause is not None:
             await self._settler.until_stored(partial(self._store.pause, self._rules.kind, *pause))
@@ -224,8 +235,7 @@ class Worker:
 
     async def _while_lost(self, late: "asyncio.Task[object]") -> None:
         # As long again, since a call that is cancelled may take a moment to close what it opened.
-        limit = self._vendor.time_limit.total_seconds()
-        await _first(asyncio.wait({late}), self._clock.sleep(limit))
+        await _first(asyncio.wait({late}), self._clock.sleep(self._limit))
         if late.done():
             return
         self._lost += 1
@@ -234,6 +244,10 @@ class Worker:
             self.stop()
         await asyncio.wait({late})
         self._lost -= 1
+
+
+def _not_begun() -> TemporaryError:
+    return TemporaryError("the call was not begun: too little of its lease was left")
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:

@@ -7,8 +7,9 @@ or one that is there and says nothing, are an error and never a reason to ask th
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from starlette.requests import Request
@@ -18,10 +19,16 @@ from nimble_lifecycle.protocol import Workspace
 
 EdgeTrust: TypeAlias = "bool | Sequence[str] | Mapping[str, str]"
 """Whose `x-workspace-id` counts: nobody's, loopback peers' (`True`), peers' in these networks, or
-that of requests which carry these secret headers (name to value)."""
+that of requests which carry these secret headers (name to value). A peer's address that the request
+itself names in a forwarding header is not trusted: the HTTP server may have taken it from there."""
 
 WORKSPACE_HEADER = "x-workspace-id"
 TENANT_HEADER = "x-tenant-id"
+
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_FORWARDING: Final = ("x-forwarded-for", "forwarded", "x-real-ip")
+_AROUND_ADDRESSES: Final = re.compile(r"""[\s,;="'\[\]]+""")
+_LONGEST_FORWARDING: Final = 4096  # characters; looking through more would hold up other calls
 
 
 class Identity:
@@ -69,10 +76,14 @@ class Identity:
         if not self._trusts(request):
             return None, "not trusted from this peer"
         workspace_id = _single_header(request, WORKSPACE_HEADER)
-        if workspace_id is None:
-            return None, f"no {WORKSPACE_HEADER}"
-        tenant_id = _single_header(request, TENANT_HEADER) or ""
-        return _workspace("edge headers", workspace_id, tenant_id), ""
+        tenant_id = _single_header(request, TENANT_HEADER)
+        if workspace_id is not None:
+            return _workspace("edge headers", workspace_id, tenant_id or ""), ""
+        if tenant_id is not None:
+            raise WorkspaceUnknown(
+                f"The edge sent {TENANT_HEADER} without {WORKSPACE_HEADER}; it must send both."
+            )
+        return None, f"no {WORKSPACE_HEADER}"
 
 
 def _from_process(request: Request | None) -> tuple[Workspace | None, str]:
@@ -167,9 +178,32 @@ def _from_loopback(request: Request) -> bool:
     return peer is not None and peer.is_loopback
 
 
-def _peer(request: Request) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _peer(request: Request) -> _Address | None:
+    """Give the address the request came from, or None where that may be hearsay.
+
+    An edge does not write its own address into the headers it sends, but HTTP servers such as
+    Uvicorn report what they find there as the peer.
+    """
+    peer = _address(request.client.host if request.client else "")
+    said = ",".join(value for name in _FORWARDING for value in request.headers.getlist(name))
+    if len(said) > _LONGEST_FORWARDING or peer in _named_in(said):
+        return None
+    return peer
+
+
+def _named_in(said: str) -> set[_Address | None]:
+    texts = set(_AROUND_ADDRESSES.split(said))
+    return {_address(text) for text in texts | {_without_port(text) for text in texts}}
+
+
+def _without_port(text: str) -> str:
+    return text.rpartition(":")[0]
+
+
+def _address(text: str) -> _Address | None:
+    bare = text.partition("%")[0]  # without an IPv6 zone, which may be any text
     try:
-        address = ipaddress.ip_address(request.client.host if request.client else "")
+        address = ipaddress.ip_address(bare)
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address

@@ -42,8 +42,10 @@ ParamsSource: TypeAlias = Callable[[Workspace], BaseModel]
 
 STORE_SLOTS: Final = 8
 """Store calls in flight at most, counted until their threads end."""
-AUTHOR_SLOTS: Final = 32
-"""Plain functions of the author running at most, likewise."""
+SOURCE_SLOTS: Final = 32
+"""Plain `workspace` and `params` functions running at most, likewise."""
+HANDLER_SLOTS: Final = 32
+"""Plain handlers running at most, likewise."""
 
 _MIGRATE: Final = "Run `nimble-reconcile migrate`."
 _NOT_RECORDED: Final[dict[type[StoreError], str]] = {
@@ -83,7 +85,9 @@ class Service:
         self._store = store
         self._author = author
         self._store_threads = Threads(STORE_SLOTS, "nimble-store")
-        self._author_threads = Threads(AUTHOR_SLOTS, "nimble-author")
+        # Two pools: handlers that hang must not keep a later call from being recorded.
+        self._source_threads = Threads(SOURCE_SLOTS, "nimble-source")
+        self._handler_threads = Threads(HANDLER_SLOTS, "nimble-handler")
         self.heartbeat = Heartbeat(self._used_workspace, self._touch)
 
     async def open(self) -> None:
@@ -106,8 +110,8 @@ class Service:
                 await self._store_threads.run(self._store.close)
         except Late:
             logger.warning("the database did not close in time")
-        self._store_threads.close()
-        self._author_threads.close()
+        for threads in (self._store_threads, self._source_threads, self._handler_threads):
+            threads.close()
 
     async def answer(self, handler: Handler, arguments: Mapping[str, object]) -> str:
         """Record what a host says, then ask the author's function for its words.
@@ -125,7 +129,7 @@ class Service:
                     return _NOTHING_TO_RELEASE
                 recorded = found
             given = {"tenancy": recorded.tenancy, "reason": reason}
-            words = await handler.call(given, self._author_threads, deadline)
+            words = await handler.call(given, self._handler_threads, deadline)
             return _text(handler, words)
 
     async def ready_tenancy(self) -> Tenancy:
@@ -169,7 +173,7 @@ class Service:
         if self._author.workspace is None:
             return self._author.identity.workspace()
         ask = partial(self._author.workspace, get_context())
-        found = await deadline.call(self._author_threads, "the `workspace` function", ask)
+        found = await deadline.call(self._source_threads, "the `workspace` function", ask)
         if not isinstance(found, Workspace):
             raise WorkspaceUnknown("The server's `workspace` function gave no Workspace.")
         return found
@@ -179,7 +183,7 @@ class Service:
             return {}
         ask = partial(self._author.params, workspace)
         with blamed("the `params` function"):
-            model = await deadline.call(self._author_threads, "the `params` function", ask)
+            model = await deadline.call(self._source_threads, "the `params` function", ask)
             if not isinstance(model, BaseModel):
                 raise TypeError(f"params must give a pydantic model, not {type(model).__name__}")
             return model.model_dump(mode="json")

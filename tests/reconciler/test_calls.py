@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from nimble_lifecycle.errors import UnknownOutcome
+from nimble_lifecycle.errors import TemporaryError, UnknownOutcome
 from nimble_lifecycle.protocol import Phase, Tenancy
 from nimble_lifecycle.reconciler.calls import Ended, OverrunError, ended
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
@@ -70,6 +70,7 @@ def test_what_is_returned_comes_back(style: int, answer: Ended) -> None:
     "error",
     [
         KeyError("x"),
+        TemporaryError("later"),
         SystemExit(3),
         KeyboardInterrupt(),
         GeneratorExit(),
@@ -81,7 +82,10 @@ def test_what_is_returned_comes_back(style: int, answer: Ended) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_whatever_is_raised_comes_back_as_a_value(style: int, error: BaseException) -> None:
-    assert isinstance(asyncio.run(call(both(raising(error))[style])), Exception)
+    outcome = asyncio.run(call(both(raising(error))[style]))
+    assert isinstance(outcome, Exception)
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        assert outcome is error
 
 
 def test_a_cancellation_from_inside_is_an_unknown_outcome() -> None:
@@ -171,3 +175,23 @@ def test_cancelling_the_caller_cancels_the_call() -> None:
 
     asyncio.run(scenario())
     assert ends == ["ended"]
+
+
+def test_a_plain_call_whose_turn_comes_too_late_is_never_begun() -> None:
+    begun: list[Tenancy] = []
+
+    async def late() -> None:
+        threads = Threads(1, "busy")
+        release = threading.Event()
+        holding = asyncio.ensure_future(threads.run(release.wait))
+        await asyncio.sleep(0)
+        clock = DatabaseClock()
+        outcome = await ended(begun.append, TENANCY, limit=0.05, clock=clock, hop=threads)  # type: ignore[arg-type]
+        assert isinstance(outcome, OverrunError)
+        release.set()
+        await holding
+        assert isinstance(await outcome.late, TemporaryError)
+        threads.close()
+
+    asyncio.run(late())
+    assert begun == []

@@ -12,7 +12,7 @@ from nimble_lifecycle.errors import StoreUnavailable, TemporaryError, UnknownOut
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler import InProgress, Provisioned, Vendor
 from nimble_lifecycle.reconciler.limits import rules_of
-from nimble_lifecycle.store import Threads, WorkStore
+from nimble_lifecycle.store import Claim, Rules, Threads, WorkStore
 from nimble_lifecycle.testing import Fault, MemoryVendor, PlainMemoryVendor
 
 T = TypeVar("T")
@@ -316,3 +316,20 @@ def test_two_workers_share_the_rows(fleet: MakeFleet) -> None:
     asyncio.run(together())
     assert (f.phases(), f.world.created, len(f.world.resources)) == ({"ready": 200}, 200, 200)
     assert len({entry["actor"] for entry in f.journal()}) == 2
+
+
+def test_a_claim_whose_answer_was_long_on_the_way_begins_no_call(sqlite_fleet: MakeFleet) -> None:
+    f = sqlite_fleet(Hasty())
+    f.ready("a")
+    claim = f.store.claim
+
+    def slow(rules: Rules, limit: int) -> list[Claim]:
+        f.store.claim = claim  # type: ignore[method-assign]
+        taken = claim(rules, limit)
+        time.sleep(0.3)  # longer than a lease of 0.6 s leaves for two calls of 0.2 s
+        return taken
+
+    f.store.claim = slow  # type: ignore[method-assign]
+    asyncio.run(f.work())
+    assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
+    assert "was not begun" in str(f.journal()[0]["note"])

@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from nimble_lifecycle.protocol import OPERATOR_ONLY, Phase, Why, Workspace
 from nimble_lifecycle.store import Step
@@ -657,3 +659,65 @@ def test_busy_until_nothing_is_leased_open_or_due(rig) -> None:
     rig.claim()
     assert not busy(), "waiting for the grace"
     assert busy(3600.0)
+
+
+def test_a_removal_after_an_undo_that_no_worker_saw_has_a_grace_of_its_own(rig) -> None:
+    rig.make_ready()
+    rig.removing()
+    assert rig.claim() == []
+    rig.clock.advance(3000)
+    rig.ready()
+    rig.clock.advance(1)
+    rig.removing()
+    rig.clock.advance(599)
+    assert rig.claim() == [], "3600 s after the first removal, 599 s after the second"
+    assert rig.row()["release_after"] == rig.after(3600)
+
+
+def test_a_key_is_not_repeated_so_late_that_the_vendor_may_have_forgotten_it(rig) -> None:
+    rig.ready()
+    rig.claim_one(repeatable=100.0)
+    rig.clock.advance(71)
+    assert not rig.claim_one(repeatable=100.0).remembered, "a call may be under way for the lease"
+
+
+def test_a_live_lease_is_not_even_looked_at(rig) -> None:
+    rig.ready()
+    rig.claim_one()
+    rig.ready({"changed": True})
+    before = rig.row()
+    rig.clock.advance(29)
+    rig.claim()
+    assert rig.row() == before
+
+
+def test_the_row_that_waits_longest_is_taken_first(rig) -> None:
+    names = ["ws_c", "ws_a", "ws_b"]
+    for name in names:
+        rig.ready(workspace=Workspace(name))
+        rig.clock.advance(1)
+    assert [rig.claim(limit=1)[0].tenancy.workspace_id for _ in names] == names
+
+
+@pytest.mark.parametrize("forged", ["[1, 2]", "null", '"x"', "1" * 5000, "[" * 1200 + "]" * 1200])
+def test_params_that_are_no_object_are_told_and_stop_nobody(rig, forged) -> None:
+    rig.ready()
+    rig.ready(workspace=Workspace("ws_2"))
+    cast = "CAST(:forged AS jsonb)" if not rig.work.is_sqlite else ":forged"
+    statement = sa.text(f"UPDATE nimble_tenancy SET params = {cast} WHERE workspace_id = 'ws_1'")
+    forge = {"forged": forged}
+    rig.work.writing(rig.soon(), lambda at: at.execute(statement, forge).close())
+    readable = {claim.tenancy.workspace_id: claim.readable for claim in rig.claim()}
+    assert readable == {"ws_1": False, "ws_2": True}
+    assert len(rig.work.status()) == 2
+
+
+def test_times_no_worker_could_read_are_refused_by_the_database(rig) -> None:
+    rig.ready()
+    forge = "UPDATE nimble_tenancy SET last_used_at = '{}'"
+    times = ["z"] if rig.work.is_sqlite else ["infinity", "-infinity", "20000-01-01"]
+    for time in times:
+        with pytest.raises(IntegrityError):
+            rig.work.writing(
+                rig.soon(), lambda at, time=time: at.exec_driver_sql(forge.format(time)).close()
+            )
