@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 MAX_ERROR = 2048
 """Longest `last_error`, in bytes of UTF-8."""
@@ -110,17 +110,23 @@ def _passwords(value: str) -> Iterator[str]:
 @lru_cache(maxsize=256)
 def _spelled(secret: str) -> re.Pattern[str]:
     """Find a secret however each of its characters is escaped: by Python, JSON or a URL."""
-    return re.compile("".join(map(_spellings, secret)))
+    return re.compile("".join(map(_spellings, re.sub(r"\\+", r"\\", secret))))
 
 
 def _spellings(character: str) -> str:
+    """Allow for escapes of escapes: backslashes and percent signs may have been doubled.
+
+    Possessive, and no spelling begins with a backslash: there is one way to match a run of them.
+    """
     if character.isascii() and character.isalnum():
         return character
+    if character == "\\":
+        return r"(?:\\|%(?:25)*5[Cc]){1,32}+"
     bare = character.encode("utf-8", "surrogateescape")
-    quoted = quote(bare, safe="")
+    quoted = "".join(f"%(?:25)*{byte:02X}" for byte in bare)
     inner = {character, repr(character)[1:-1], repr(bare)[2:-1], json.dumps(character)[1:-1]}
-    written = {*inner, quoted, quoted.lower(), quote(quoted)}
-    space = r"|\s+|\+" if character.isspace() else ""
-    longest_first = sorted(written, key=len, reverse=True)
-    # More backslashes: what is escaped may have been escaped again.
-    return rf"\\{{0,8}}(?:{'|'.join(map(re.escape, longest_first))}{space})"
+    written = {re.escape(form.lstrip("\\")).replace(r"\\", r"\\{1,8}+") for form in inner}
+    percent = {quoted, quoted.lower()}
+    space = {r"\s+", r"\+"} if character.isspace() else set()
+    longest_first = sorted(written | percent | space, key=len, reverse=True)
+    return rf"\\{{0,8}}+(?:{'|'.join(longest_first)})"

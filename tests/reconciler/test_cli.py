@@ -147,7 +147,7 @@ def test_an_adapter_that_cannot_open_is_one_line_and_one(shell: Shell) -> None:
     [
         (["run"], 2, "target"),
         (["run", "nowhere:Vendor"], 2, "cannot import nowhere"),
-        (["run", "adapter"], 2, "must be module:attr"),
+        (["run", "adapter"], 2, "write module:attr or file.py:attr"),
         (["run", "adapter:DirectoryVendor", "--grace", "soon"], 2, "--grace (NIMBLE_GRACE)"),
         (["run", "adapter:DirectoryVendor", "--concurrency", "0"], 2, "NIMBLE_CONCURRENCY"),
         (["run", "adapter:DirectoryVendor", "--concurrency", "many"], 2, "concurrency"),

@@ -21,7 +21,7 @@ from nimble_lifecycle.errors import (
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.calls import Ended
-from nimble_lifecycle.reconciler.outcome import settlement
+from nimble_lifecycle.reconciler.outcome import behind, settlement
 from nimble_lifecycle.reconciler.settled import MAX_DETAILS, Policy, pause_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Step
@@ -285,7 +285,9 @@ def test_an_error_of_the_whole_vendor_leaves_attempts_unchanged(step: Step, end:
         (1e9, 3600.0),
         (float("inf"), 3600.0),
         (float("nan"), 5.0),
-        (-1.0, 0.0),
+        (-1.0, 5.0),
+        (10**400, 5.0),
+        (True, 5.0),
     ],
 )
 def test_a_pause_is_bounded(after: float | None, seconds: float) -> None:
@@ -294,7 +296,15 @@ def test_a_pause_is_bounded(after: float | None, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("delay", "low", "high"),
-    [(7.0, 7, 7), (0.0, 1, 1), (-5.0, 1, 1), (1e12, 86400, 86400), (float("nan"), 1, 600)],
+    [
+        (7.0, 7, 7),
+        (0.0, 1, 1),
+        (1e12, 86400, 86400),
+        # not given: the row's own back-off
+        (-5.0, 1, 600),
+        (10**400, 1, 600),
+        (float("nan"), 1, 600),
+    ],
 )
 def test_a_delay_the_adapter_asks_for_is_bounded(delay: float, low: float, high: float) -> None:
     settled = settlement(claim_of(Step.CREATE), TemporaryError(delay=delay), POLICY)
@@ -307,7 +317,8 @@ def test_a_delay_the_adapter_asks_for_is_bounded(delay: float, low: float, high:
     [
         (2.0, 60.0, (2.0, 60.0)),
         (float("nan"), None, (1.0, 3600.0)),
-        (-1.0, float("inf"), (0.0, 366 * 86400.0)),
+        (-1.0, float("inf"), (1.0, 366 * 86400.0)),
+        (0.0, -1.0, (0.0, 3600.0)),
     ],
 )
 def test_times_of_an_operation_are_bounded(
@@ -352,3 +363,87 @@ def test_back_off_grows_to_its_limit_and_is_spread() -> None:
         assert max(delays) <= 600.0
         assert len(set(delays)) > 40
     assert max(backoff.delay(12) for _ in range(50)) > 300.0
+
+
+def test_a_row_behind_its_predecessor_backs_off() -> None:
+    claim = claim_of(Step.CREATE, attempts=4)
+    waits = behind(settlement(claim, ENDS["conflict"], POLICY), claim, POLICY)
+    assert (waits.phase, waits.reason) == (Phase.PENDING, Why.WAITING_FOR_PREDECESSOR)
+    assert waits.attempts == 5
+    assert waits.delay is not None
+    assert waits.delay >= POLICY.backoff.first
+
+
+@pytest.mark.parametrize("step", [Step.CREATE, Step.UPDATE, Step.RELEASE])
+@pytest.mark.parametrize("reason", [None, 5, b"No", "", " \n", "x" * 10_000])
+def test_a_reason_that_is_no_word_counts_as_not_given(step: Step, reason: object) -> None:
+    error = PermanentError("no", reason=reason)  # type: ignore[arg-type]  # an adapter's mistake
+    assert settlement(claim_of(step), error, POLICY).reason == "Rejected"
+
+
+class Forgetful:
+    """An error whose class does not call `super().__init__`."""
+
+    def __init__(self, *_given: object) -> None:
+        Exception.__init__(self, "odd")
+
+
+class Broken(Forgetful):
+    """An error of which nothing can be read."""
+
+    def _raises(self) -> object:
+        raise ValueError("broken")
+
+    delay = after = reason = property(_raises)
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.integers(),
+    st.sampled_from([10**400, -(10**400), object(), float, {}, "x" * 100_000]),
+    st.text(),
+    st.binary(),
+)
+KINDS = (PermanentError, TemporaryError, RateLimited, Unavailable, NameConflict, Gone)
+
+
+def odd_error(kind: type[Exception], mixin: type | None, given: object) -> Exception:
+    if mixin is not None:
+        return type(kind.__name__, (mixin, kind), {})("said")
+    error = kind("said")
+    for name in ("reason", "delay", "after"):
+        setattr(error, name, given)
+    return error
+
+
+@given(
+    step=st.sampled_from(Step),
+    kind=st.sampled_from(KINDS),
+    mixin=st.sampled_from([None, Forgetful, Broken]),
+    odd=ODD,
+    creates=st.integers(1, 3),
+)
+def test_an_odd_error_is_settled_like_any_of_its_kind(
+    step: Step, kind: type[Exception], mixin: type | None, odd: object, creates: int
+) -> None:
+    claim = claim_of(step, creates=creates)
+    settled = settlement(claim, odd_error(kind, mixin, odd), POLICY)
+    plain = settlement(claim, kind("said"), POLICY)
+    assert settled.phase is plain.phase
+    assert (settled.delay is None) == (plain.delay is None)
+    assert settled.delay is None or 0 <= settled.delay <= 86400
+    assert settled.reason is None or 0 < len(settled.reason) <= 64
+
+
+@given(step=st.sampled_from(Step), first=ODD, second=ODD, details=ODD)
+def test_odd_values_never_raise(step: Step, first: object, second: object, details: object) -> None:
+    working = InProgress("op", first, second)  # type: ignore[arg-type]
+    made = Provisioned("r1", details)  # type: ignore[arg-type]
+    found = External("r1", key=first, owner=second, details=details)  # type: ignore[arg-type]
+    for ended in (working, made, found):
+        assert settlement(claim_of(step), ended, POLICY).action == step.value

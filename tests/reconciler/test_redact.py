@@ -99,7 +99,7 @@ WRITTEN: list[Callable[[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("written", WRITTEN, ids=range(len(WRITTEN)))
 def test_a_known_secret_is_hidden_however_it_is_escaped(
     written: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

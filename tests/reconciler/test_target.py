@@ -93,9 +93,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
 
 
+@pytest.mark.parametrize("place", ["adapters", "adapters.py"])
 @pytest.mark.parametrize("attribute", ["Good", "Inner.Nested", "instance"])
-def test_a_class_or_an_instance_is_found_in_the_working_directory(attribute: str) -> None:
-    vendor = load_vendor(f"adapters:{attribute}")
+def test_a_class_or_an_instance_is_found_in_the_working_directory(
+    place: str, attribute: str
+) -> None:
+    vendor = load_vendor(f"{place}:{attribute}")
     assert vendor.kind == "good"
     assert hasattr(vendor, "marked") == (attribute == "instance")
 
@@ -103,14 +106,15 @@ def test_a_class_or_an_instance_is_found_in_the_working_directory(attribute: str
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("adapters", "must be module:attr"),
-        (":Good", "must be module:attr"),
-        ("adapters:", "must be module:attr"),
+        ("adapters", "write module:attr or file.py:attr"),
+        (":Good", "write module:attr or file.py:attr"),
+        ("adapters:", "write module:attr or file.py:attr"),
         ("nowhere:Good", "cannot import nowhere: ModuleNotFoundError"),
         ("broken_syntax:Good", "cannot import broken_syntax: SyntaxError"),
         ("raises_on_import:Good", "cannot import raises_on_import: RuntimeError: token=***"),
+        ("raises_on_import.py:Good", "cannot import raises_on_import.py: RuntimeError: token=***"),
         ("exits_on_import:Good", "cannot import exits_on_import: SystemExit: 9"),
-        ("adapters:Bad", "has no Bad"),
+        ("adapters:Bad", "has no attribute 'Bad'"),
         ("adapters:number", "is no nimble_lifecycle.reconciler.Vendor"),
         ("adapters:Inner", "is no nimble_lifecycle.reconciler.Vendor"),
         ("adapters:LacksBoth", "lacks the method provision"),
@@ -139,3 +143,14 @@ def test_anything_else_is_one_sentence(
     assert "\n" not in said
     assert "hunter2" not in said
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("place", ["chatty", "chatty.py"])
+def test_what_a_target_prints_goes_to_stderr(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = GOOD.replace('kind = "good"', 'kind = "good"\n    def __init__(self): print("made")', 1)
+    (tmp_path / "chatty.py").write_text(f"print('imported'){made}")
+    load_vendor(f"{place}:Good")
+    out, err = capsys.readouterr()
+    assert (out, err.split()) == ("", ["imported", "made", "made"])

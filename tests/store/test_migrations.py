@@ -242,3 +242,34 @@ def test_a_role_without_rights_is_told_so_in_one_sentence(postgres_url: str) -> 
     url = sa.make_url(postgres_url).set(username=role).render_as_string(hide_password=False)
     with closing(WorkStore(url)) as store, pytest.raises(StoreUnavailable, match="lacks a right"):
         store.kinds()
+
+
+def test_a_file_that_is_no_database_is_said_in_one_sentence(tmp_path) -> None:
+    (tmp_path / "notes.txt").write_text("no database at all, " * 100)
+    store = WorkStore(f"sqlite:///{tmp_path}/notes.txt")
+    with closing(store), pytest.raises(StoreUnavailable, match="no database"):
+        store.open()
+
+
+def test_an_option_the_driver_does_not_know_is_a_mistake_of_the_url(postgres_url: str) -> None:
+    store = WorkStore(f"{postgres_url}?colour=red")
+    with closing(store), pytest.raises(ConfigurationError, match="option"):
+        store.open()
+
+
+def test_a_database_that_turns_read_only_is_unavailable_for_a_while(postgres_url: str) -> None:
+    store = WorkStore(f"{postgres_url}?options=-c%20default_transaction_read_only%3Don")
+    with closing(store), pytest.raises(StoreUnavailable, match="read-only"):
+        store.trim_calls()
+
+
+def test_prepared_statements_that_a_proxy_dropped_cost_one_call(postgres_url: str) -> None:
+    with closing(WorkStore(postgres_url, connections=1)) as store:
+        for _ in range(8):
+            store.kinds()
+        # Inside a block, so that the driver does not notice; as a pooling proxy would do it.
+        drop = "DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"
+        store.reading(soon(store), lambda at: at.exec_driver_sql(drop).close())
+        with pytest.raises(StoreUnavailable):
+            store.kinds()
+        assert store.kinds() == []

@@ -151,3 +151,41 @@ def ready_changed(store: IntentStore, seconds: float) -> None:
 def _refused(call: Callable[[], object]) -> None:
     with pytest.raises(StoreUnavailable):
         call()
+
+
+def test_a_ready_behind_a_removing_that_still_waits_comes_last(store) -> None:
+    ready(store)
+    with blocked(store, row_lock, 0.6):
+        waiting = threading.Thread(target=removing, args=(store,))
+        waiting.start()
+        while not store._doubtful.holds(WORKSPACE):
+            time.sleep(0.005)
+        time.sleep(0.1)  # the removing has its place in the queue for the row
+        ready(store)  # though a read shows a row that is wanted already
+        waiting.join()
+    (row,) = rows(store)
+    assert (row["desired"], row["generation"]) == ("wanted", 3)
+
+
+def test_a_ready_after_a_removing_of_unknown_end_waits_for_the_row(store) -> None:
+    ready(store)
+    let_go = threading.Event()
+    with blocked(store, lambda at: (row_lock(at), update(at)), 0.8):
+        threading.Timer(0.7, let_go.set).start()
+        with pytest.raises(StoreUnavailable):
+            removing(store, 0.2)
+        ready(store)
+        assert let_go.is_set(), "it was answered from a read, before the row was free"
+    ready(store)
+    (row,) = rows(store)
+    assert (row["desired"], row["generation"]) == ("wanted", 1)
+
+
+def test_what_came_too_late_is_not_in_the_call_log(store) -> None:
+    ready(store)
+    with blocked(store, row_lock, LIMIT + 0.3), pytest.raises(StoreUnavailable):
+        removing(store, LIMIT)
+    select = "SELECT event FROM nimble_call"
+    until = time.monotonic() + 3.0
+    said = store.reading(until, lambda at: at.exec_driver_sql(select).scalars().all())
+    assert said == ["ready"]

@@ -215,3 +215,51 @@ def test_the_call_log_is_trimmed_to_its_last_rows(rig, monkeypatch) -> None:
         rig.ready(workspace=Workspace(f"ws_{number}"))
     rig.work.trim_calls()
     assert [said["workspace_id"] for said in rig.calls()] == ["ws_2", "ws_3"]
+
+
+def test_a_late_result_in_one_batch_with_the_present_one_is_not_taken_for_it(rig) -> None:
+    rig.ready()
+    first = rig.claim_one()
+    rig.clock.advance(31)
+    second = rig.claim_one()
+    late = rig.settlement(first, Phase.READY, external_id="late", finished=True)
+    present = rig.settlement(second, Phase.PENDING, creates=0, delay=5.0)
+    assert rig.work.settle([late, present], actor="me") == {second.tenancy.id}
+    assert {entry["lease_token"]: entry["settled"] for entry in rig.journal()} == {
+        1: False,
+        2: True,
+    }
+
+
+def test_a_late_resource_is_not_noted_on_a_row_that_is_gone(rig) -> None:
+    rig.ready()
+    first = rig.claim_one()
+    rig.change(
+        phase="released", release_started_at=rig.clock.instant, released_at=rig.clock.instant
+    )
+    rig.change(lease_owner=None, lease_expires_at=None, lease_token=9, due_at=None)
+    assert not rig.settle(first, Phase.READY, external_id="late", finished=True)
+    assert rig.row()["external_id"] is None
+    assert rig.journal()[0]["external_id"] == "late"
+
+
+def test_params_that_a_late_update_may_have_overwritten_are_applied_again(rig) -> None:
+    rig.make_ready({"v": 0})
+    rig.ready({"v": 1})
+    old = rig.claim_one()
+    rig.clock.advance(31)
+    rig.ready({"v": 2})
+    rig.settle(rig.claim_one(), Phase.READY, external_id="x1", finished=True)
+    assert rig.claim() == []
+    rig.settle(old, Phase.READY, external_id="x1", finished=True)  # v1 is at the vendor now
+    again = rig.claim_one()
+    assert (again.step, again.tenancy.params) == (Step.UPDATE, {"v": 2})
+
+
+def test_an_error_is_shown_until_all_is_well(rig) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(), Phase.UNRESOLVED, delay=0.0, error="RuntimeError: no")
+    rig.settle(rig.claim_one(), Phase.PENDING, delay=0.0)
+    assert rig.row()["last_error"] == "RuntimeError: no"
+    rig.settle(rig.claim_one(), Phase.READY, external_id="x1", finished=True)
+    assert rig.row()["last_error"] is None

@@ -1,0 +1,77 @@
+"""TARGET of the command lines: which object it names, and one line where it names none."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nimble_lifecycle.errors import TargetError
+from nimble_lifecycle.target import load_target
+
+THING = """
+from beside import word
+
+class Outer:
+    inner = word
+
+class Odd:
+    @property
+    def broken(self):
+        raise ValueError("not\\nnow")
+
+odd = Odd()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {
+        "thing.py": THING,
+        "beside.py": "word = 'found'",
+        "deep/thing.py": "from neighbour import word",
+        "deep/neighbour.py": "word = 'deep'",
+        "raises.py": "raise RuntimeError('first\\nsecond')",
+        "silent.py": "raise ValueError",
+        "exits.py": "import sys; sys.exit('bye')",
+        "broken.py": "def",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["thing", "thing.py", "./thing.py"])
+def test_a_module_or_a_file_of_the_working_directory_is_found(place: str) -> None:
+    assert load_target(f"{place}:Outer.inner") == "found"
+
+
+def test_a_file_elsewhere_finds_its_neighbours(folder: Path) -> None:
+    assert load_target("deep/thing.py:word") == "deep"
+    assert load_target(f"{folder}/deep/thing.py:word") == "deep"
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("thing", "'thing' names no object: write module:attr or file.py:attr"),
+        (":word", "':word' names no object"),
+        ("thing:", "'thing:' names no object"),
+        ("nowhere:x", "cannot import nowhere: ModuleNotFoundError"),
+        ("nowhere.py:x", "cannot import nowhere.py: FileNotFoundError"),
+        ("raises:x", "cannot import raises: RuntimeError: first second"),
+        ("silent.py:x", "cannot import silent.py: ValueError"),
+        ("exits.py:x", "cannot import exits.py: SystemExit: bye"),
+        ("broken:x", "cannot import broken: SyntaxError"),
+        ("thing:Outer.other", "thing has no attribute 'Outer.other'"),
+        ("thing:odd.broken", "thing cannot give 'odd.broken': ValueError: not now"),
+    ],
+)
+def test_anything_else_is_one_line(target: str, words: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        load_target(target)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
