@@ -11,6 +11,9 @@ from urllib.parse import unquote
 MAX_ERROR = 2048
 """Longest `last_error`, in bytes of UTF-8."""
 
+LONGEST_READ: Final = 65536
+"""Characters of a text that are read at all."""
+
 _HIDDEN: Final = "***"
 _SECRET_NAME: Final = re.compile(
     r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|COOKIE|JWT|AUTH(?!ORS?(?:_|$))|(?:^|_)PAT(?:_|$)"
@@ -56,14 +59,14 @@ def redacted(text: str) -> str:
     other, however they are escaped. The result has no control characters and at most `MAX_ERROR`
     bytes.
     """
-    # All of the text, and cut only then: half a secret would not be known as one.
+    # Cut only afterwards, or far behind what is kept: half a secret would not be known as one.
+    text = text[:LONGEST_READ]
     for secret in _given_secrets():
         text = _spelled(secret).sub(_HIDDEN, text)
     text = _URL.sub(_without_user, text)
     for pattern in _PATTERNS:
         text = pattern.sub(rf"\g<kept>{_HIDDEN}", text)
-    printable = "".join(c if c.isprintable() else " " for c in text[:MAX_ERROR])
-    return printable.encode("utf-8", "replace")[:MAX_ERROR].decode("utf-8", "ignore")
+    return _cut("".join(c if c.isprintable() else " " for c in text[:MAX_ERROR]))
 
 
 def described(error: BaseException) -> str:
@@ -73,7 +76,12 @@ def described(error: BaseException) -> str:
         text = str(error).strip()
     except Exception:  # noqa: BLE001  # the class of an adapter may be broken in any way
         text = ""
-    return redacted(f"{name}: {text}" if text else name)
+    # The name apart, or `CredentialError: no` would read as a credential and its value.
+    return _cut(f"{name}: {redacted(text)}" if text else name)
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "replace")[:MAX_ERROR].decode("utf-8", "ignore")
 
 
 def _without_user(url: re.Match[str]) -> str:

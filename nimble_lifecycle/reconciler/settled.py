@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from nimble_lifecycle.errors import (
     CredentialError,
@@ -185,7 +186,12 @@ def _given(error: Exception, name: str) -> object:
 
 
 def _seconds(given: object, *, otherwise: float, longest: float) -> float:
-    """Read a time an adapter gave; what is no number of seconds counts as not given."""
+    """Read a time an adapter gave; what is no number of seconds counts as not given.
+
+    A timedelta is taken for its seconds: adapters declare their limits as such.
+    """
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         return otherwise
     try:

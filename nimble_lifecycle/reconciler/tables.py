@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nimble_lifecycle.protocol import Phase
+from nimble_lifecycle.protocol import OPERATOR_ONLY, Phase
 
 ShownRow: TypeAlias = Mapping[str, object]
 """A row as `WorkStore.status` gives it."""
@@ -46,9 +46,14 @@ def print_table(rows: Sequence[ShownRow], location: str) -> None:
 
 
 def needs_person(row: ShownRow) -> bool:
-    """Whether the worker can do nothing more by itself: stalled, or its changed params refused."""
+    """Whether the worker can do nothing more by itself.
+
+    The row is stalled, shown as such or behind a release that is asked for; or it is ready and its
+    changed params were refused.
+    """
     refused = row["phase"] == Phase.READY and row["reason"] is not None and row["due_at"] is None
-    return row["phase"] == Phase.STALLED or (refused and row["lease_owner"] is None)
+    stalled = row["phase"] == Phase.STALLED or row["reason"] in OPERATOR_ONLY
+    return stalled or (refused and row["lease_owner"] is None)
 
 
 def _cells(row: ShownRow) -> tuple[object, ...]:

@@ -67,6 +67,11 @@ class Lifecycle(Provider):
         forbidden_env: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        if not isinstance(mcp, FastMCP):
+            raise ConfigurationError(f"Lifecycle takes a FastMCP server, not {mcp!r}")
+        for name, function in (("workspace", workspace), ("params", params)):
+            if function is not None and not callable(function):
+                raise ConfigurationError(f"{name} must be a function, not {function!r}")
         if any(isinstance(provider, Lifecycle) for provider in mcp.providers):
             raise ConfigurationError(f"The server {mcp.name!r} already has a Lifecycle; use that.")
         if not 0 < deadline < float("inf"):
@@ -221,6 +226,8 @@ class HandlerDecorator:
         texts = ToolTexts(name=name, title=title, description=description, meta=meta or {})
 
         def register(function: F) -> F:
+            if not callable(function):
+                raise HandlerError(f"on_{self._event} decorates a function, not {function!r}")
             self._register(self._event, function, texts)
             return function
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nimble_lifecycle.errors import CredentialError
 from nimble_lifecycle.reconciler.redact import MAX_ERROR, described, redacted
 
 
@@ -185,3 +186,9 @@ def test_an_error_that_cannot_say_its_text_is_named_by_class() -> None:
             raise RuntimeError
 
     assert described(BrokenError()) == "BrokenError"
+
+
+def test_the_name_of_an_error_is_no_credential() -> None:
+    assert described(CredentialError("key expired")) == "CredentialError: key expired"
+    assert described(CredentialError("PATCH /b: 403")) == "CredentialError: PATCH /b: 403"
+    assert len(described(CredentialError("é" * 5000)).encode()) <= MAX_ERROR

@@ -12,6 +12,7 @@ ROW = {"phase": "ready", "reason": None, "due_at": None, "lease_owner": None}
     [
         ({}, False),
         ({"phase": "stalled", "reason": "InvalidParams"}, True),
+        ({"phase": "release_pending", "reason": "CreateOutcomeUnknown"}, True),
         ({"reason": "PlanUnknown"}, True),
         ({"reason": "BackingOff", "due_at": "2030-01-01T00:00:00+00:00"}, False),
         ({"reason": "PlanUnknown", "lease_owner": "host-1"}, False),

@@ -189,3 +189,19 @@ async def refused_at_start(mcp, words):
         async with mcp._lifespan_manager():
             pass
     assert words in str(refused.value)
+
+
+def test_what_is_no_function_is_refused_where_it_is_written(lifecycle):
+    with pytest.raises(HandlerError, match="decorates a function, not 'ready'"):
+        lifecycle.on_ready("ready")
+
+
+@pytest.mark.parametrize("wrong", [{"workspace": "ws_1"}, {"params": {}}])
+def test_an_argument_that_is_no_function_is_refused_at_once(wrong):
+    with pytest.raises(ConfigurationError, match="must be a function"):
+        Lifecycle(FastMCP("acme"), **wrong)
+
+
+def test_a_lifecycle_of_something_else_than_a_server_is_refused():
+    with pytest.raises(ConfigurationError, match="takes a FastMCP server"):
+        Lifecycle("acme")
