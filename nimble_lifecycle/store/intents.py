@@ -6,7 +6,6 @@ statement that arrives after its caller gave up changes nothing.
 """
 
 import threading
-from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,51 +64,34 @@ class Recorded:
     changed: bool
 
 
-class Doubtful:
-    """Workspaces whose `removing` is under way, or ended so that nobody knows whether it counts.
+class UnderWay:
+    """Workspaces whose `removing` may still be applied: it is under way, and in time.
 
-    Until a later write of theirs has ended well, a `ready` must not be answered from what a mere
-    read shows: it waits for the row, behind whatever may still be committed, and so comes last.
+    A `ready` that comes meanwhile (the host went away and came back) must not be answered from what
+    a mere read shows: it waits for the row, behind the removing, and so comes last.
     """
 
-    LONGEST = 10_000
-    """Failed ones remembered; the oldest is forgotten first."""
-
     def __init__(self) -> None:
-        self._under_way: Counter[Workspace] = Counter()
-        self._failed: OrderedDict[Workspace, None] = OrderedDict()
+        self._ends: dict[Workspace, list[float]] = {}
         self._lock = threading.Lock()
 
-    def holds(self, workspace: Workspace) -> bool:
+    def holds(self, workspace: Workspace, now: float) -> bool:
         """Whether a mere read cannot be trusted for this workspace."""
         with self._lock:
-            return workspace in self._under_way or workspace in self._failed
-
-    def settle(self, workspace: Workspace) -> None:
-        """Take note that a write which waited for the row has ended well."""
-        with self._lock:
-            self._failed.pop(workspace, None)
+            return any(until > now for until in self._ends.get(workspace, ()))
 
     @contextmanager
-    def during(self, workspace: Workspace) -> Iterator[None]:
-        """Doubt the workspace for the block, and on where the block fails."""
+    def until(self, workspace: Workspace, end: float) -> Iterator[None]:
+        """Hold the workspace for the block, but no longer than to `end`."""
         with self._lock:
-            self._under_way[workspace] += 1
+            self._ends.setdefault(workspace, []).append(end)
         try:
             yield
-        except BaseException:
-            self._remember(workspace)
-            raise
         finally:
             with self._lock:
-                self._under_way -= Counter([workspace])
-
-    def _remember(self, workspace: Workspace) -> None:
-        with self._lock:
-            self._failed[workspace] = None
-            self._failed.move_to_end(workspace)
-            if len(self._failed) > self.LONGEST:
-                self._failed.popitem(last=False)
+                self._ends[workspace].remove(end)
+                if not self._ends[workspace]:
+                    del self._ends[workspace]
 
 
 class IntentStore(Database):
@@ -119,7 +101,7 @@ class IntentStore(Database):
         """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
         super().__init__(url, clock=clock, connections=connections)
         self._notifier = Notifier(self)
-        self._doubtful = Doubtful()
+        self._removing_now = UnderWay()
 
     def ready(
         self,
@@ -144,17 +126,16 @@ class IntentStore(Database):
             "its_reason": reason.value,
             "its_event": Event.READY.value,
         }
-        doubtful = self._doubtful.holds(workspace)
-        if self.is_sqlite and not doubtful:
+        contested = self._removing_now.holds(workspace, self.clock.monotonic())
+        if self.is_sqlite and not contested:
             # A read of its own first: a duplicate must not wait for the write lock.
             found = self.reading(until, lambda at: _row(at, self._settled, values))
             if found is not None:
                 return Recorded(tenancy_of(found), changed=False)
-        statement = self._ready_whatever if doubtful else self._ready
+        statement = self._ready_whatever if contested else self._ready
         row = self.writing(until, lambda at: self._write(at, statement, values, until))
         if row is None:
             raise self._too_late()
-        self._doubtful.settle(workspace)
         return self._recorded(row)
 
     def removing(self, workspace: Workspace, kind: str, *, until: float) -> Recorded | None:
@@ -168,7 +149,7 @@ class IntentStore(Database):
             row = self._write(at, self._removing, values, until)
             return row, row is None and _row(at, self._live, values) is not None
 
-        with self._doubtful.during(workspace):
+        with self._removing_now.until(workspace, until):
             row, missed = self.writing(until, write)
             if missed:
                 # Too late, or the live row was replaced while the statement waited: once more.
