@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -134,7 +135,7 @@ def test_a_worker_that_lost_its_lease_changes_no_status(fleet: MakeFleet, late: 
             made = self.world.provision(tenancy, repeatable=True)
             time.sleep(0.7)  # the event loop stands still for longer than the lease
             rules = rules_of(self, f.limits, "another-worker")
-            (taken,) = other.claim(rules, 1)
+            (taken,) = other.claim(replace(rules, lease=600.0), 1)
             assert taken.tenancy.id == tenancy.id
             if isinstance(late, Exception):
                 raise late
@@ -155,8 +156,10 @@ def test_a_worker_that_lost_its_lease_changes_no_status(fleet: MakeFleet, late: 
         assert row["last_error"] is None
 
     asyncio.run(f.with_worker(until_overtaken))
-    other.close()
     assert not f.journal()[0]["settled"]
+    expire = "UPDATE nimble_tenancy SET lease_expires_at = first_seen_at, due_at = first_seen_at"
+    other.writing(time.monotonic() + 5, lambda at: at.exec_driver_sql(expire).close())
+    other.close()
     asyncio.run(f.work())
     assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
     assert f.row()["external_id"] in f.world.resources
