@@ -142,9 +142,9 @@ class Databases:
 
 def migrate(url: str) -> None:
     """Bring the schema of a database up to date."""
-    from nimble_lifecycle.store import Store
+    from nimble_lifecycle.store import IntentStore
 
-    store = Store(url)
+    store = IntentStore(url)
     store.migrate()
     store.close()
 

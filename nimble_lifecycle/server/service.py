@@ -32,7 +32,7 @@ from nimble_lifecycle.server.identity import Identity
 from nimble_lifecycle.server.ready import NotReady, usable
 
 if TYPE_CHECKING:
-    from nimble_lifecycle.store import Recorded, Store
+    from nimble_lifecycle.store import IntentStore, Recorded
 
 T = TypeVar("T")
 WorkspaceSource: TypeAlias = Callable[[Context], object]
@@ -79,7 +79,7 @@ class Declaration:
 class Service:
     """The serving side of one `Lifecycle`; belongs to one event loop."""
 
-    def __init__(self, store: "Store", author: Declaration) -> None:
+    def __init__(self, store: "IntentStore", author: Declaration) -> None:
         from nimble_lifecycle.store import Threads  # noqa: PLC0415  # loads the database libraries
 
         self._store = store

@@ -6,8 +6,6 @@ from nimble_lifecycle.store.settlements import Settlement
 from nimble_lifecycle.store.threads import Threads
 from nimble_lifecycle.store.work import WorkStore
 
-Store = IntentStore
-
 __all__ = [
     "Claim",
     "IntentStore",
@@ -15,7 +13,6 @@ __all__ = [
     "Rules",
     "Settlement",
     "Step",
-    "Store",
     "Threads",
     "WorkStore",
 ]

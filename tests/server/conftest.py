@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle import Tenancy, Workspace
-from nimble_lifecycle.store import Store
+from nimble_lifecycle.store import IntentStore
 
 Row = dict[str, object]
 
@@ -17,7 +17,7 @@ class Table:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.store = Store(url)
+        self.store = IntentStore(url)
 
     def rows(self, columns: str = "*") -> list[Row]:
         """Give the tenancies, oldest first."""

@@ -12,7 +12,7 @@ import pytest
 from fastmcp import Client, FastMCP
 
 from nimble_lifecycle import Lifecycle
-from nimble_lifecycle.store import Store
+from nimble_lifecycle.store import IntentStore
 
 SERVER = """
 import sys, time
@@ -180,7 +180,7 @@ async def test_without_tables_it_starts_and_names_the_command_until_they_are_mad
         assert result.is_error
         assert "nimble-reconcile migrate" in result.content[0].text
         assert "postgresql" not in result.content[0].text.lower()
-        Store(empty_postgres_url).migrate()
+        IntentStore(empty_postgres_url).migrate()
         assert not (await up(client)).is_error
 
 
