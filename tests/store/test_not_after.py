@@ -158,7 +158,9 @@ def test_a_ready_behind_a_removing_that_still_waits_comes_last(store) -> None:
     with blocked(store, row_lock, 0.6):
         waiting = threading.Thread(target=removing, args=(store,))
         waiting.start()
+        ends = time.monotonic() + 0.3
         while not store._removing_now.holds(WORKSPACE, time.monotonic()):
+            assert time.monotonic() < ends, "the removing is not known to be under way"
             time.sleep(0.005)
         time.sleep(0.1)  # the removing has its place in the queue for the row
         ready(store)  # though a read shows a row that is wanted already
