@@ -11,6 +11,9 @@
     │   ├── SchemaMissing             it has no tables of ours
     │   ├── SchemaOutdated            its tables are older than this package
     │   └── SchemaTooNew              its tables are newer than this package can live with
+    ├── ForeignDatabase               the database belongs to another deployment
+    ├── RekeyNeeded                   a workspace is known without the tenant its host now names
+    ├── VerbRefused                   an operator's command that would break a rule
     ├── SharedResource                two rows were given one resource
     └── VendorError                   what an adapter says about one call
         ├── TemporaryError            certainly not applied; try again later
@@ -78,6 +81,25 @@ class SchemaOutdated(StoreError):
 
 class SchemaTooNew(StoreError):
     """The tables were migrated past what this version can live with. Upgrade nimble-lifecycle."""
+
+
+class ForeignDatabase(NimbleError):
+    """The database belongs to another deployment, or is a copy of one; nothing was claimed.
+
+    Run `nimble-reconcile claim-database`, with `--moved` where it is the same one, with `--copy`
+    where it is a copy.
+    """
+
+
+class RekeyNeeded(NimbleError):
+    """The host began to name tenants, and the workspace has a row that names none.
+
+    Nothing was recorded. Run `nimble-reconcile rekey`, which moves the rows.
+    """
+
+
+class VerbRefused(NimbleError):
+    """An operator's command would break a rule; the message says which. Nothing was changed."""
 
 
 class SharedResource(NimbleError):

@@ -106,6 +106,9 @@ class TenancyRow(Row, table=True):
     lease_expires_at: datetime | None = Field(sa_column=_when())
     paused: bool = Field(sa_column=_column(sa.Boolean(), nullable=False, server_default=sa.false()))
     hold: str | None = Field(sa_column=_column(sa.Text()))
+    origin: str | None = Field(sa_column=_column(sa.Text()))
+    """Null: a host asked for it. `surplus` or `orphan`: a resource of ours without a row of its
+    own, which the worker gave this one in order to release it."""
 
 
 class CallRow(Row, table=True):
@@ -156,18 +159,51 @@ class SightingRow(Row, table=True):
     strikes: int = Field(sa_column=_column(sa.Integer(), nullable=False))
     first_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
     last_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+    acted_at: datetime | None = Field(sa_column=_when())
+    """When a sweep acted on it; these are what its breaker counts."""
 
 
 class VendorRow(Row, table=True):
-    """What is known of a vendor as a whole, shared by all workers of the database."""
+    """What is known of a vendor as a whole, shared by all workers of the database.
+
+    The row of the kind `*` holds an operator's pause of the whole fleet.
+    """
 
     __tablename__: ClassVar[str] = "nimble_vendor"
 
     kind: str = Field(sa_column=_column(sa.Text(), primary_key=True))
+    paused: bool = Field(sa_column=_column(sa.Boolean(), nullable=False, server_default=sa.false()))
+    """An operator's pause."""
+
+    # the vendor's own pause, and its refusal of the credential
     paused_until: datetime | None = Field(sa_column=_when())
     pause_reason: str | None = Field(sa_column=_column(sa.Text()))
+    refused_id: UUID | None = Field(sa_column=_column(sa.Uuid()))
+    """The row that met a refused credential, alone so far."""
+    refused_mark: int | None = Field(sa_column=_column(sa.BigInteger()))
+    """The last entry of the journal then: a success after it acquits the credential."""
+    halted_at: datetime | None = Field(sa_column=_when())
+    """Since when nothing but probes is called, since the credential is refused."""
+    probe_id: UUID | None = Field(sa_column=_column(sa.Uuid()))
+    probe_at: datetime | None = Field(sa_column=_when())
+    probes: int = Field(sa_column=_count())
+    resumed_at: datetime | None = Field(sa_column=_when())
+
+    # how much may be done: rates, and the breakers over releases
+    gate: int = Field(sa_column=_column(sa.BigInteger(), nullable=False, server_default="0"))
+    """Raised by every claim that counts before it acts: of two at once, one counts again."""
+    rate_at: datetime | None = Field(sa_column=_when())
+    fleet: int = Field(sa_column=_count())
+    """Tenancies that have a resource, as last counted."""
+    breaker_opened_at: datetime | None = Field(sa_column=_when())
+    breaker_approved_at: datetime | None = Field(sa_column=_when())
+    sweep_breaker_opened_at: datetime | None = Field(sa_column=_when())
+    sweep_breaker_approved_at: datetime | None = Field(sa_column=_when())
+
+    # one sweep at a time
     sweep_owner: str | None = Field(sa_column=_column(sa.Text()))
     sweep_expires_at: datetime | None = Field(sa_column=_when())
+    swept_at: datetime | None = Field(sa_column=_when())
 
 
 class DeploymentRow(Row, table=True):
@@ -195,6 +231,7 @@ metadata = Row.metadata
 tenancy = _table(TenancyRow)
 call = _table(CallRow)
 journal = _table(JournalRow)
+sighting = _table(SightingRow)
 vendor = _table(VendorRow)
 deployment = _table(DeploymentRow)
 
@@ -239,4 +276,40 @@ sa.Index(
     look_at,
     postgresql_where=_awaited,
     sqlite_where=_awaited,
+)
+_leased = tenancy.c.lease_expires_at.is_not(None)
+sa.Index(
+    "ix_nimble_tenancy_leased",
+    tenancy.c.kind,
+    tenancy.c.lease_expires_at,
+    postgresql_where=_leased,
+    sqlite_where=_leased,
+)
+_begun = sa.and_(
+    tenancy.c.create_started_at.is_not(None),
+    tenancy.c.released_at.is_(None),
+    tenancy.c.retired_at.is_(None),
+)
+sa.Index(
+    "ix_nimble_tenancy_begun",
+    tenancy.c.kind,
+    tenancy.c.create_started_at,
+    postgresql_where=_begun,
+    sqlite_where=_begun,
+)
+_ending = sa.and_(tenancy.c.release_started_at.is_not(None), tenancy.c.external_id.is_not(None))
+sa.Index(
+    "ix_nimble_tenancy_ending",
+    tenancy.c.kind,
+    tenancy.c.release_started_at,
+    postgresql_where=_ending,
+    sqlite_where=_ending,
+)
+_unsettled = sa.and_(journal.c.external_id.is_not(None), sa.not_(journal.c.settled))
+sa.Index(
+    "ix_nimble_journal_unsettled",
+    journal.c.kind,
+    journal.c.id,
+    postgresql_where=_unsettled,
+    sqlite_where=_unsettled,
 )

@@ -15,7 +15,8 @@ import pytest
 
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.reconciler.backoff import Backoff
-from nimble_lifecycle.reconciler.cli import _settings, main
+from nimble_lifecycle.reconciler.cli import main
+from nimble_lifecycle.reconciler.cli.app import settings_of
 from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT, Limits
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.settings import WorkerSettings
@@ -320,10 +321,10 @@ def test_arguments_beat_the_environment_and_that_the_defaults(
     monkeypatch.setenv("NIMBLE_GRACE", "nonsense")
     monkeypatch.setenv("NIMBLE_DRAIN", "90s")
     monkeypatch.setenv("NIMBLE_DATABASE_URL", "sqlite:////environment.db")
-    settings = _settings(database_url=None, grace="24h", poll=None, concurrency=None)
+    settings = settings_of(database_url=None, grace="24h", poll=None, concurrency=None)
     assert (settings.concurrency, settings.grace, settings.drain) == (7, 86400.0, 90.0)
     assert settings.database_url.get_secret_value() == "sqlite:////environment.db"
-    given = _settings(database_url="sqlite:////argument.db", grace="1", concurrency=3)
+    given = settings_of(database_url="sqlite:////argument.db", grace="1", concurrency=3)
     assert (given.concurrency, given.database_url.get_secret_value()) == (
         3,
         "sqlite:////argument.db",

@@ -103,6 +103,7 @@ def _tenancy() -> None:
         sa.Column("lease_expires_at", _instant()),
         sa.Column("paused", sa.Boolean(), nullable=False, server_default=sa.false()),
         sa.Column("hold", sa.Text()),
+        sa.Column("origin", sa.Text()),
         sa.CheckConstraint("desired IN ('wanted', 'release')", name="nimble_tenancy_desired"),
         *_plausible("first_seen_at", "generation_at", "release_requested_at"),
         *_plausible("last_seen_at", "last_used_at"),
@@ -130,6 +131,24 @@ def _indexes() -> None:
             ["kind", "external_id"],
             True,
             "external_id IS NOT NULL AND released_at IS NULL AND retired_at IS NULL",
+        ),
+        (
+            "ix_nimble_tenancy_leased",
+            ["kind", "lease_expires_at"],
+            False,
+            "lease_expires_at IS NOT NULL",
+        ),
+        (
+            "ix_nimble_tenancy_begun",
+            ["kind", "create_started_at"],
+            False,
+            "create_started_at IS NOT NULL AND released_at IS NULL AND retired_at IS NULL",
+        ),
+        (
+            "ix_nimble_tenancy_ending",
+            ["kind", "release_started_at"],
+            False,
+            "release_started_at IS NOT NULL AND external_id IS NOT NULL",
         ),
     ):
         op.create_index(
@@ -179,6 +198,13 @@ def _logs() -> None:
         sa.Column("note", sa.Text()),
     )
     op.create_index("ix_nimble_journal_tenancy", "nimble_journal", ["tenancy_id"])
+    op.create_index(
+        "ix_nimble_journal_unsettled",
+        "nimble_journal",
+        ["kind", "id"],
+        postgresql_where=sa.text("external_id IS NOT NULL AND NOT settled"),
+        sqlite_where=sa.text("external_id IS NOT NULL AND settled = 0"),
+    )
 
 
 def _shared() -> None:
@@ -190,14 +216,31 @@ def _shared() -> None:
         sa.Column("strikes", sa.Integer(), nullable=False),
         sa.Column("first_at", _instant(), nullable=False),
         sa.Column("last_at", _instant(), nullable=False),
+        sa.Column("acted_at", _instant()),
     )
     op.create_table(
         "nimble_vendor",
         sa.Column("kind", sa.Text(), primary_key=True),
+        sa.Column("paused", sa.Boolean(), nullable=False, server_default=sa.false()),
         sa.Column("paused_until", _instant()),
         sa.Column("pause_reason", sa.Text()),
+        sa.Column("refused_id", sa.Uuid()),
+        sa.Column("refused_mark", sa.BigInteger()),
+        sa.Column("halted_at", _instant()),
+        sa.Column("probe_id", sa.Uuid()),
+        sa.Column("probe_at", _instant()),
+        _count("probes"),
+        sa.Column("resumed_at", _instant()),
+        sa.Column("gate", sa.BigInteger(), nullable=False, server_default="0"),
+        sa.Column("rate_at", _instant()),
+        _count("fleet"),
+        sa.Column("breaker_opened_at", _instant()),
+        sa.Column("breaker_approved_at", _instant()),
+        sa.Column("sweep_breaker_opened_at", _instant()),
+        sa.Column("sweep_breaker_approved_at", _instant()),
         sa.Column("sweep_owner", sa.Text()),
         sa.Column("sweep_expires_at", _instant()),
+        sa.Column("swept_at", _instant()),
     )
 
 

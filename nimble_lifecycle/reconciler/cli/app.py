@@ -1,0 +1,53 @@
+"""What the commands share: the app they register on, its exit codes, settings, and talk."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+import nimble_lifecycle
+from nimble_lifecycle.settings import WorkerSettings
+from nimble_lifecycle.store import WorkStore
+
+DONE, FAILED, WRONG_USE, SLOTS_LOST, FOREIGN_DATABASE, NEEDS_PERSON = range(6)
+"""Exit codes of every command."""
+
+app = App(
+    name="nimble-reconcile",
+    help="Make the vendor match what workspaces want.",
+    version=nimble_lifecycle.__version__,
+    result_action="return_value",
+)
+
+Database = Annotated[
+    str | None,
+    Parameter(help="sqlite:///… or postgresql://… (default: NIMBLE_DATABASE_URL, else a file)."),
+]
+
+AsJson = Annotated[bool, Parameter(name="--json", negative=())]
+
+
+def settings_of(*, database_url: str | None, **given: int | str | None) -> WorkerSettings:
+    """Read the environment; an argument beats it, and what it beats need not be valid."""
+    arguments: dict[str, object] = {**given, "database_url": database_url}
+    return WorkerSettings.model_validate(
+        {name: value for name, value in arguments.items() if value is not None}
+    )
+
+
+@contextmanager
+def opened(database_url: str | None) -> Iterator[WorkStore]:
+    """Give the store of a command that is no worker, closed at the end."""
+    settings = settings_of(database_url=database_url)
+    store = WorkStore(settings.database_url.get_secret_value())
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def say(text: str) -> None:
+    """Talk to whoever runs the command; data goes to stdout, this does not."""
+    print(f"nimble-reconcile: {text}", file=sys.stderr)  # noqa: T201
