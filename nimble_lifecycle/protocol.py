@@ -80,6 +80,15 @@ class Phase(StrEnum):
     KEPT = "kept"
 
 
+class Origin(StrEnum):
+    """Where a row comes from that no host asked for."""
+
+    SURPLUS = "surplus"
+    """Made by a worker that had lost its lease, beside its row's own resource."""
+    ORPHAN = "orphan"
+    """Found at the vendor under our mark, in no row."""
+
+
 class Why(StrEnum):
     """Stable words of the `reason` column: why a row is in its phase."""
 

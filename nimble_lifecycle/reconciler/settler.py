@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from nimble_lifecycle.errors import StoreError
-from nimble_lifecycle.store import Settlement, WorkStore
+from nimble_lifecycle.store import Rules, Settlement, WorkStore
 from nimble_lifecycle.store.ports import Hop
 
 log = logging.getLogger("nimble_reconcile")
@@ -21,10 +22,10 @@ class Settler:
     `again` is how many seconds pass before a database that is away is tried once more.
     """
 
-    def __init__(self, store: WorkStore, hop: Hop, *, actor: str, again: float) -> None:
+    def __init__(self, store: WorkStore, hop: Hop, *, rules: Rules, again: float) -> None:
         self._store = store
         self._hop = hop
-        self._actor = actor
+        self._rules = rules
         self._again = again
         self._waiting: asyncio.Queue[tuple[Settlement, asyncio.Future[None]]] = asyncio.Queue()
         self._reachable = True
@@ -69,10 +70,18 @@ class Settler:
         self._reachable = True
         return result
 
+    async def mend(self) -> None:
+        """Give what workers made without a lease to rows. Raises StoreError."""
+        mend = partial(self._store.mend, self._rules.kind, keeps=self._rules.keeps)
+        found = await self.once(mend)
+        if found:
+            log.warning("%d resources were made beside their rows; `status` lists them", found)
+
     async def _write(self, batch: "list[tuple[Settlement, asyncio.Future[None]]]") -> None:
         settlements = [settled for settled, _ in batch]
+        settle = partial(self._store.settle, settlements, actor=self._rules.owner)
         try:
-            await self.until_stored(partial(self._store.settle, settlements, actor=self._actor))
+            held = await self.until_stored(settle)
         except Exception as error:  # noqa: BLE001  # told to whoever waits for it
             if len(batch) > 1:  # nothing of it was written: find out whose fault it is
                 for one in batch:
@@ -83,3 +92,6 @@ class Settler:
         for _, done in batch:
             if not done.done():
                 done.set_result(None)
+        if any(settled.external_id and settled.id not in held for settled in settlements):
+            with suppress(StoreError):  # it is looked for again before long
+                await self.mend()

@@ -40,6 +40,9 @@ IDLE_WITHIN = 10.0
 TRIM_INTERVAL = 3600.0
 """Seconds between two trims of the call log."""
 
+MEND_INTERVAL = 60.0
+"""Seconds between two looks for resources that are no row's."""
+
 PARTING = 1.0
 """Seconds that calls which are left behind get to take their cancellation."""
 
@@ -68,12 +71,13 @@ class Worker:
         self._policy = policy_of(vendor, limits)
         self._limit = vendor.time_limit.total_seconds()
         self._steps = Steps(vendor, store.clock, threads)
-        self._settler = Settler(store, database, actor=self._rules.owner, again=limits.poll)
+        self._settler = Settler(store, database, rules=self._rules, again=limits.poll)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._lost = 0
         self._all_lost = False
+        self._mend_at = 0.0
         self._trim_at = 0.0
 
     # -- from outside ----------------------------------------------------------------------------
@@ -135,10 +139,10 @@ class Worker:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
+                await self._tidy()
                 more = await self._claim()
                 if until_idle and not more and await self._is_idle():
                     return
-                await self._trim()
             except StoreError:  # told by the settler; it is tried again
                 more = False
             if not more:
@@ -172,9 +176,13 @@ class Worker:
             partial(self._store.busy, self._rules.kind, IDLE_WITHIN)
         )
 
-    async def _trim(self) -> None:
-        if self._clock.monotonic() >= self._trim_at:
-            self._trim_at = self._clock.monotonic() + TRIM_INTERVAL
+    async def _tidy(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._mend_at:
+            self._mend_at = now + MEND_INTERVAL
+            await self._settler.mend()
+        if now >= self._trim_at:
+            self._trim_at = now + TRIM_INTERVAL
             await self._settler.once(self._store.trim_calls)
 
     async def _drain(self) -> None:

@@ -211,7 +211,8 @@ class IntentStore(Database):
 
     @cached_property
     def _last(self) -> sa.Executable:
-        return sa.select(*_answer).where(_mine, gone).order_by(t.c.incarnation.desc()).limit(1)
+        lives = sa.select(*_answer).where(_mine, gone, t.c.origin.is_(None))
+        return lives.order_by(t.c.incarnation.desc()).limit(1)
 
     @cached_property
     def _settled(self) -> "sa.Select[*tuple[object, ...]]":

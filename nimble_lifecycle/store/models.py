@@ -141,7 +141,7 @@ class JournalRow(Row, table=True):
     generation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
     lease_token: int = Field(sa_column=_column(sa.BigInteger(), nullable=False))
     settled: bool = Field(sa_column=_column(sa.Boolean(), nullable=False))
-    """Whether the lease still held, so that the row's status was written too."""
+    """Whether the lease still held and the row took what is said here, its resource with it."""
     external_id: str | None = Field(sa_column=_column(sa.Text()))
     operation_id: str | None = Field(sa_column=_column(sa.Text()))
     seconds: float | None = Field(sa_column=_column(sa.Float()))

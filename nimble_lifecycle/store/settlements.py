@@ -87,21 +87,21 @@ def settlement_values(batch: Sequence[Settlement], actor: str, dialect: str) -> 
     return {"its_batch": json.dumps(rows) if dialect == "sqlite" else rows, "its_actor": actor}
 
 
-def settled_values(settled: Mapping[UUID, int]) -> dict[str, object]:
+def settled_values(settled: Mapping[UUID, tuple[int, str | None]]) -> dict[str, object]:
     """Give the bound value that tells the later statements what the first one settled (SQLite).
 
-    `settled` has the tokens by the ids of the rows.
+    `settled` has the token and the resource of each row by its id.
     """
-    return {"its_settled": json.dumps({row.hex: token for row, token in settled.items()})}
+    return {"its_settled": json.dumps({row.hex: fields for row, fields in settled.items()})}
 
 
 def settle_at_once(clock: Clock) -> sa.Executable:
     """Build settlement, journal and rescue as one statement (PostgreSQL)."""
     item = _batch_postgresql()
     settled = _settle(clock, item).cte("settled")
-    # By token too: a late result of an earlier claim may stand in the same batch.
-    held = sa.exists().where(settled.c.id == item.c.id, settled.c.lease_token == item.c.token)
-    journalled = _journal(clock, item, held).cte("journalled")
+    held = _held(item, settled.c.id, settled.c.lease_token)
+    taken = _taken(held, item, settled.c.external_id)
+    journalled = _journal(clock, item, taken).cte("journalled")
     rescued = _rescue(clock, item, held).cte("rescued")
     return sa.select(settled.c.id).add_cte(journalled, rescued)
 
@@ -111,10 +111,20 @@ def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Ex
     item = _batch_sqlite()
     given = sa.func.json_each(sa.bindparam("its_settled", type_=sa.Text()))
     settled = given.table_valued("key", "value")
-    held = sa.exists().where(
-        settled.c.key == item.c.id, sa.type_coerce(settled.c.value, sa.Integer()) == item.c.token
-    )
-    return _settle(clock, item), _journal(clock, item, held), _rescue(clock, item, held)
+    token, resource = (sa.func.json_extract(settled.c.value, f"$[{at}]") for at in (0, 1))
+    held = _held(item, settled.c.key, token)
+    taken = _taken(held, item, resource)
+    return _settle(clock, item), _journal(clock, item, taken), _rescue(clock, item, held)
+
+
+def _held(item: sa.FromClause, row: Expression, token: Expression) -> sa.Exists:
+    """Whether the lease still held. By token too: the row may be settled by a later claim."""
+    return sa.exists().where(row == item.c.id, token == item.c.token)
+
+
+def _taken(held: sa.Exists, item: sa.FromClause, resource: Expression) -> sa.Exists:
+    """Whether the row took what the step says, its resource with it."""
+    return held.where(sa.or_(item.c.external_id.is_(None), item.c.external_id == resource))
 
 
 def _batch_postgresql() -> sa.FromClause:
@@ -139,7 +149,7 @@ def _batch_sqlite() -> sa.FromClause:
 
 
 def _settle(clock: Clock, item: sa.FromClause) -> Any:
-    """Update the rows whose lease still holds, returning their ids.
+    """Update the rows whose lease still holds, returning their ids, tokens and resources.
 
     SQLAlchemy types an UPDATE with RETURNING by a class of its own for which a CTE is untyped.
     """
@@ -186,7 +196,7 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
             lease_owner=sa.null(),
             lease_expires_at=sa.null(),
         )
-        .returning(t.c.id, t.c.lease_token)
+        .returning(t.c.id, t.c.lease_token, t.c.external_id)
     )
 
 
@@ -205,7 +215,7 @@ def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[boo
     return sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
 
 
-def _journal(clock: Clock, item: sa.FromClause, held: sa.ColumnElement[bool]) -> sa.Insert:
+def _journal(clock: Clock, item: sa.FromClause, taken: sa.ColumnElement[bool]) -> sa.Insert:
     """Add what was done, once: a settlement may be repeated when its answer was lost."""
     i = item.c
     moment = sa.select(clock.now().label("at")).subquery("moment")
@@ -218,7 +228,7 @@ def _journal(clock: Clock, item: sa.FromClause, held: sa.ColumnElement[bool]) ->
         "actor": sa.bindparam("its_actor", type_=sa.Text()),
         "generation": i.generation,
         "lease_token": i.token,
-        "settled": held,
+        "settled": taken,
         "external_id": i.external_id,
         "operation_id": i.operation_id,
         "seconds": i.seconds,

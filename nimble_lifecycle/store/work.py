@@ -3,6 +3,7 @@
 The claim and the settlement are statements of their own modules; the rest is here.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property, partial
@@ -14,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from nimble_lifecycle.errors import SharedResource
-from nimble_lifecycle.protocol import Phase, Tenancy
+from nimble_lifecycle.protocol import Origin, Phase, Tenancy
 from nimble_lifecycle.store.claims import Claim, Rules, claim_of, claim_statement, claim_values
 from nimble_lifecycle.store.database import Database
 from nimble_lifecycle.store.models import call, gone, look_at, vendor
@@ -26,6 +27,13 @@ from nimble_lifecycle.store.settlements import (
     settle_one_by_one,
     settled_values,
     settlement_values,
+)
+from nimble_lifecycle.store.surpluses import (
+    give_to_row,
+    insert_releasing,
+    is_its_rows,
+    loose_ends,
+    surplus_of,
 )
 from nimble_lifecycle.store.types import later
 from nimble_lifecycle.store.verdicts import asked
@@ -65,24 +73,49 @@ class WorkStore(Database):
         """Write how steps ended; give the ids whose lease still held. `actor` goes to the journal.
 
         Where it did not, only the journal is written, and a resource that was created becomes its
-        row's if that has none. Raises SharedResource where an external id belongs to another row;
-        then nothing of the batch was written.
+        row's if that has none; see `mend` for any other. Raises SharedResource where an external id
+        belongs to another row; what was written of the batch then may be written once more.
         """
-        bound = settlement_values(batch, actor, self.engine.dialect.name)
-        try:
-            return self.writing(self._limit(), lambda at: self._settle_on(at, bound))
-        except IntegrityError as error:
-            raise SharedResource("another row has the resource already") from error
+        settled: set[UUID] = set()
+        for part in _one_for_each_row(batch):
+            bound = settlement_values(part, actor, self.engine.dialect.name)
+            try:
+                settled |= self.writing(self._limit(), partial(self._settle_on, bound=bound))
+            except IntegrityError as error:
+                raise SharedResource("another row has the resource already") from error
+        return settled
 
     def _settle_on(self, at: sa.Connection, bound: dict[str, object]) -> set[UUID]:
         if not self.is_sqlite:
             return set(at.execute(self._settle_at_once, bound).scalars())
         settle, write_journal, rescue = self._settle_one_by_one
-        settled = {row.id: row.lease_token for row in at.execute(settle, bound)}
+        settled = {row.id: (row.lease_token, row.external_id) for row in at.execute(settle, bound)}
         fenced = {**bound, **settled_values(settled)}
         at.execute(write_journal, fenced).close()
         at.execute(rescue, fenced).close()
         return set(settled)
+
+    def mend(self, kind: str, *, keeps: bool) -> int:
+        """Give every resource that only the journal knows a row; give how many there were.
+
+        A row of its own releases what is a surplus; with `keeps` it is only listed.
+        """
+        loose = self.reading(
+            self._limit(), lambda at: at.execute(loose_ends(kind)).mappings().all()
+        )
+        for each in loose:
+            self.writing(self._limit(), partial(self._mend_one, each, keeps=keeps))
+        return len(loose)
+
+    def _mend_one(self, loose: sa.RowMapping, at: sa.Connection, *, keeps: bool) -> None:
+        if is_its_rows(loose):
+            at.execute(give_to_row(self.clock, loose)).close()
+            return
+        now: datetime = at.execute(sa.select(self.clock.now())).scalar_one()
+        dialect = self.engine.dialect.name
+        surplus = surplus_of(loose)
+        insert = insert_releasing(surplus, Origin.SURPLUS, now, keeps=keeps, dialect=dialect)
+        at.execute(insert).close()
 
     def pause(self, kind: str, seconds: float, reason: str) -> None:
         """Let no worker of the database claim rows of this kind for that long."""
@@ -210,6 +243,18 @@ class WorkStore(Database):
             )
             .limit(1)
         )
+
+
+def _one_for_each_row(batch: Sequence[Settlement]) -> list[list[Settlement]]:
+    """Part a batch so that no row stands twice in a part: one statement writes a row once."""
+    parts: list[list[Settlement]] = []
+    seen: Counter[UUID] = Counter()
+    for settled in batch:
+        if seen[settled.id] == len(parts):
+            parts.append([])
+        parts[seen[settled.id]].append(settled)
+        seen[settled.id] += 1
+    return parts
 
 
 def _shown_row(row: sa.RowMapping) -> dict[str, object]:
