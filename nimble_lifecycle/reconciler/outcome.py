@@ -27,6 +27,7 @@ _PASSING: Final = (
     None,
     Why.BACKING_OFF,
     Why.IN_PROGRESS,
+    Why.OPERATION_OVERDUE,
     Why.PERMISSION_DENIED,
     Why.RATE_LIMITED,
     Why.STILL_IN_USE,
@@ -117,6 +118,10 @@ def _unknown_create(row: Row, error: Exception) -> Settlement:
 
 def _update(row: Row, ended: Ended) -> Settlement:
     match ended:
+        case Provisioned() if ended.external_id != row.claim.tenancy.external_id:
+            # Which of the two is in use only a person can tell; neither is touched.
+            other = PermanentError("the adapter answered an update with another resource's id")
+            return _update(row, other)
         case Provisioned():
             return row.ready(ended.external_id, ended.details)
         case InProgress():
@@ -135,6 +140,10 @@ def _find(row: Row, ended: Ended) -> Settlement:
     match ended:
         case External():
             return _found(row, ended)
+        case InProgress() if row.claim.tenancy.reason == Why.OPERATION_OVERDUE:
+            # The same operation: it gets no new deadline, and whoever looks sees what is wrong.
+            late = row.again(Phase.UNRESOLVED, _overdue(), "still in progress")
+            return replace(late, reason=Why.OPERATION_OVERDUE)
         case InProgress():
             return row.waiting(Phase.PROVISIONING, ended)
         case NameConflict():
@@ -180,7 +189,10 @@ def _poll(row: Row, ended: Ended) -> Settlement:
     tenancy = row.claim.tenancy
     if tenancy.phase is Phase.RELEASING:
         return _poll_release(row, ended)
-    if tenancy.external_id is not None:
+    # A late worker may have given the row a resource while its create went on: what that makes is
+    # then a surplus, known by the journal.
+    made = isinstance(ended, Provisioned) and row.claim.creates > 0
+    if tenancy.external_id is not None and not made:
         return _poll_update(row, ended)
     return _poll_create(row, ended)
 
@@ -198,7 +210,9 @@ def _poll_create(row: Row, ended: Ended) -> Settlement:
         case Gone():  # the vendor knows the operation no more
             return _unknown_create(row, ended)
     if _is_overdue(row, ended):
-        return _unknown_create(row, _overdue())
+        unknown = _unknown_create(row, _overdue())
+        stalled = unknown.phase is Phase.STALLED
+        return unknown if stalled else replace(unknown, reason=Why.OPERATION_OVERDUE)
     return row.again(Phase.PROVISIONING, _as_error(ended), "poll failed")
 
 

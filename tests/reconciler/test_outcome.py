@@ -245,6 +245,29 @@ def test_an_overdue_create_is_unknown_and_an_overdue_release_stalled(end: str) -
     assert (released.phase, released.reason) == (Phase.STALLED, Why.OPERATION_OVERDUE)
 
 
+def test_an_operation_that_never_ends_gets_no_second_deadline() -> None:
+    overdue = settlement(claim_of(Step.POLL, overdue=True), ENDS["in progress"], POLICY)
+    assert overdue.reason == Why.OPERATION_OVERDUE
+    looked = claim_of(Step.FIND, phase=Phase.UNRESOLVED, reason=overdue.reason)
+    settled = settlement(looked, ENDS["in progress"], POLICY)
+    assert (settled.phase, settled.reason) == (Phase.UNRESOLVED, Why.OPERATION_OVERDUE)
+    assert (settled.operation_id, settled.operation_limit) == (None, None)
+    assert settled.delay is not None
+    assert settlement(looked, None, POLICY).phase is Phase.PENDING, "it may end without a resource"
+
+
+def test_an_update_that_answers_with_another_resource_touches_neither() -> None:
+    settled = settlement(claim_of(Step.UPDATE), Provisioned("r2"), POLICY)
+    assert (settled.phase, settled.reason, settled.external_id) == (Phase.READY, "Rejected", None)
+    assert "another resource" in (settled.message or "")
+
+
+def test_a_create_that_ends_beside_a_rescued_resource_names_what_it_made() -> None:
+    claim = claim_of(Step.POLL, external_id="r1", creates=1)
+    settled = settlement(claim, Provisioned("r2"), POLICY)
+    assert (settled.phase, settled.external_id) == (Phase.READY, "r2")
+
+
 @pytest.mark.parametrize("end", ["limited", "unavailable", "credential"])
 def test_an_overdue_operation_is_kept_while_the_vendor_does_not_answer(end: str) -> None:
     settled = settlement(claim_of(Step.POLL, overdue=True), ENDS[end], POLICY)
