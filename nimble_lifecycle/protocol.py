@@ -44,6 +44,13 @@ class Event(StrEnum):
         return f"on_{self.value}"
 
 
+def marked_event(meta: Mapping[str, object] | None) -> str | None:
+    """Give the event that a tool's `_meta` is marked with, known or not; None: not marked."""
+    marker = (meta or {}).get(LIFECYCLE_ID)
+    event = marker.get("event") if isinstance(marker, Mapping) else None
+    return event if isinstance(event, str) else None
+
+
 class Reason(StrEnum):
     """Why a host says *ready*: the user's act, or everything else. It proves nothing."""
 

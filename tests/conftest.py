@@ -39,6 +39,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session")
+def npm() -> str:
+    """Give the command that installs outside witnesses written in JavaScript."""
+    found = shutil.which("npm")
+    return found or give_up("npm is not installed")
+
+
 @pytest.fixture(params=BOTH)
 def database_url(request: pytest.FixtureRequest) -> str:
     """Give the URL of a migrated database of this test's own."""

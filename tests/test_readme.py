@@ -1,4 +1,4 @@
-"""The README's snippets, run from top to bottom in one empty directory.
+"""The snippets of the README and of pages like it, each page from top to bottom in an empty folder.
 
 - A `python` block whose first line is a comment with a file name (`# server.py`) becomes that file;
   any other `python` block is run.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -22,29 +23,30 @@ FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.py)\s*\n")
 LIMIT = 60  # seconds for one block
 
 
-def test_the_snippets_of_the_readme_work(tmp_path):
+@pytest.mark.parametrize("page", ["README.md", "docs/manifest.md"])
+def test_the_snippets_of_a_page_work(page, tmp_path):
     snippets = [
         token
-        for token in MarkdownIt().parse((ROOT / "README.md").read_text())
+        for token in MarkdownIt().parse((ROOT / page).read_text())
         if token.type == "fence" and token.info.split()[:1] in (["python"], ["bash"])
     ]
     assert snippets
     for snippet in snippets:
-        play(snippet, tmp_path)
+        play(snippet, tmp_path, page)
 
 
-def play(snippet: Token, directory: Path) -> None:
+def play(snippet: Token, directory: Path, page: str) -> None:
     """Write or run one block."""
     named = FILE_NAME.match(snippet.content)
     if named and snippet.info.startswith("python"):
         (directory / named["name"]).write_text(snippet.content)
     elif snippet.info.startswith("python"):
-        execute(snippet, [sys.executable, "-c", snippet.content], directory)
+        execute(snippet, [sys.executable, "-c", snippet.content], directory, page)
     else:
-        execute(snippet, ["bash", "-euo", "pipefail", "-c", snippet.content], directory)
+        execute(snippet, ["bash", "-euo", "pipefail", "-c", snippet.content], directory, page)
 
 
-def execute(snippet: Token, command: list[str], directory: Path) -> None:
+def execute(snippet: Token, command: list[str], directory: Path, page: str) -> None:
     """Run a block as a user would who has the package installed and no settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NIMBLE_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -66,7 +68,7 @@ def execute(snippet: Token, command: list[str], directory: Path) -> None:
         finally:
             end(process)
     line = (snippet.map or [0])[0] + 1
-    assert code == 0, f"README.md line {line}: exit code {code}\n{output.read_text()}"
+    assert code == 0, f"{page} line {line}: exit code {code}\n{output.read_text()}"
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

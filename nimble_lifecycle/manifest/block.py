@@ -1,90 +1,71 @@
-"""The lifecycle block of a manifest, and what a host would read of a server to fill it."""
+"""The lifecycle block, and what a host would read of a server to fill it."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from fastmcp import FastMCP
 from fastmcp.utilities.versions import dedupe_with_versions
 from mcp_types import Tool
-from packaging.version import InvalidVersion, Version
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nimble_lifecycle.protocol import HOST_ID, HOST_VERSION, LIFECYCLE_ID, Event
+from nimble_lifecycle.mounted import local_tools
+from nimble_lifecycle.protocol import LIFECYCLE_ID, Event, marked_event
 
-OLDEST_MANIFEST = Version("0.3")
-"""First MCPB manifest version that allows `_meta`."""
-
-
-class Lifecycle(BaseModel):
-    """Names of the tools a host calls; other keys are not ours and stay."""
-
-    model_config = ConfigDict(extra="allow")
-
-    on_ready: str | None = None
-    on_removing: str | None = None
+MAX_NAME = 128
+"""Longest name of a tool, in characters (MCP revision 2025-11-25, server/tools, tool names)."""
 
 
-class HostBlock(BaseModel):
-    """What we touch of `_meta["ai.nimblebrain/host"]`."""
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A tool as its author registered it, whether clients see it or not."""
 
-    host_version: str = HOST_VERSION
-    lifecycle: Lifecycle = Lifecycle()
-
-
-class Meta(BaseModel):
-    """What we touch of a manifest's `_meta`."""
-
-    host: HostBlock = Field(default=HostBlock(), alias=HOST_ID)
+    name: str
+    server: str
+    event: str | None
 
 
-class Manifest(BaseModel):
-    """What we touch of a manifest. An MCPB one older than 0.3 cannot carry `_meta` at all."""
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tools of a server as its clients see them, and as they were registered."""
 
-    manifest_version: str | None = None
-    dxt_version: str | None = None
-    meta: Meta = Field(default=Meta(), alias="_meta")
-
-    @field_validator("manifest_version", "dxt_version")
-    @classmethod
-    def _allows_meta(cls, value: str | None) -> str | None:
-        try:
-            too_old = value is not None and Version(value) < OLDEST_MANIFEST
-        except InvalidVersion:
-            raise ValueError(f"{value!r} is not a version: write for example 0.3") from None
-        if too_old:
-            raise ValueError(
-                f"{value} does not allow _meta, where hosts look for the lifecycle block: "
-                f"raise it to {OLDEST_MANIFEST} or newer"
-            )
-        return value
+    wire: Sequence[Tool]
+    registered: Sequence[Registered] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """The marked tools of a server: a name for each event, and why hosts would refuse them.
 
-    Where `findings` is not empty, `names` must not be written anywhere.
+    Where `findings` is not empty, `names` must not be written anywhere. `listed` has the names of
+    every tool that clients see.
     """
 
     names: Mapping[Event, str] = field(default_factory=dict)
     findings: Sequence[str] = ()
+    listed: frozenset[str] = frozenset()
 
 
-async def listed_tools(server: FastMCP) -> list[Tool]:
-    """List the tools of a server as its clients see them, without running it."""
+async def listing_of(server: FastMCP) -> Listing:
+    """List the tools of a server without running it."""
     newest = dedupe_with_versions(list(await server.list_tools()), lambda tool: tool.name)
-    return [tool.to_mcp_tool() for tool in newest]
+    registered = [
+        Registered(tool.name, owner.name, marked_event(tool.meta))
+        for owner, tools in groupby(await local_tools(server), itemgetter(0))
+        for tool in dedupe_with_versions([tool for _, tool in tools], lambda tool: tool.name)
+    ]
+    return Listing([tool.to_mcp_tool() for tool in newest], registered)
 
 
-def find_handlers(tools: Sequence[Tool]) -> Handlers:
+def find_handlers(listing: Listing) -> Handlers:
     """Find the tool marked for each event, and everything for which a host would refuse one."""
     marked: dict[Event, list[Tool]] = {event: [] for event in Event}
-    findings = []
-    for tool in tools:
-        marker = (tool.meta or {}).get(LIFECYCLE_ID)
-        if marker is None:
+    findings: list[str] = []
+    for tool in listing.wire:
+        if LIFECYCLE_ID not in (tool.meta or {}):
             continue
-        event = marker.get("event") if isinstance(marker, dict) else None
+        event = marked_event(tool.meta)
         if event in list(Event):
             marked[Event(event)].append(tool)
             findings += _refusals(tool)
@@ -97,20 +78,45 @@ def find_handlers(tools: Sequence[Tool]) -> Handlers:
         if len(several) > 1:
             names = ", ".join(f'"{tool.name}"' for tool in several)
             findings.append(f'event "{event}" is marked on {names}: hosts call none; keep one')
+    findings += _unseen(listing)
     names_found = {event: found[0].name for event, found in marked.items() if found}
-    return Handlers(names_found, findings)
+    return Handlers(names_found, findings, frozenset(tool.name for tool in listing.wire))
 
 
-def _refusals(tool: Tool) -> list[str]:
-    findings = []
+def _refusals(tool: Tool) -> Iterator[str]:
     if required := tool.input_schema.get("required"):
-        findings.append(
+        yield (
             f'tool "{tool.name}" requires {", ".join(map(str, required))}: '
             "hosts call it without arguments; give each parameter a default"
         )
     support = tool.execution.task_support if tool.execution else None
     if support in ("optional", "required"):
-        findings.append(
-            f'tool "{tool.name}" has task support "{support}": hosts refuse it; set task=False'
+        yield f'tool "{tool.name}" has task support "{support}": hosts refuse it; set task=False'
+    if len(tool.name) > MAX_NAME:
+        yield (
+            f'tool "{tool.name}" has a name of {len(tool.name)} characters: '
+            f"clients may refuse more than {MAX_NAME}; give it a shorter name or namespace"
         )
-    return findings
+
+
+def _unseen(listing: Listing) -> Iterator[str]:
+    """Say which marked tools no host will ever see as such."""
+    seen = Counter(marked_event(tool.meta) for tool in listing.wire)
+    made = Counter(tool.event for tool in listing.registered)
+    for tool in listing.registered:
+        if tool.event not in list(Event) or seen[tool.event] >= made[tool.event]:
+            continue
+        same = [wire for wire in listing.wire if wire.name.endswith(tool.name)]
+        if any(marked_event(wire.meta) == tool.event for wire in same):
+            continue
+        label = f'tool "{tool.name}" of "{tool.server}" is marked for "{tool.event}"'
+        if same:
+            yield (
+                f'{label}, but listed as "{same[0].name}" without its marker: a proxy, transform '
+                "or later tool of that name drops its _meta; keep it"
+            )
+        else:
+            yield (
+                f"{label}, but not listed: it is hidden by a tag, disabled, or needs a right that "
+                "a host without a token lacks; show it to everybody"
+            )

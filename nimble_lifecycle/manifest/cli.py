@@ -4,23 +4,26 @@ Findings go to stdout, one a line; everything else, what the server prints at im
 to stderr. Exit codes: 0 done or in line, 1 findings, 2 wrong use.
 """
 
-import asyncio
+import json
+import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
-from fastmcp import FastMCP
+from cyclopts import App, Parameter
 
 from nimble_lifecycle import __version__
-from nimble_lifecycle.errors import ConfigurationError, TargetError
-from nimble_lifecycle.manifest.block import Handlers, find_handlers, listed_tools
-from nimble_lifecycle.manifest.document import Document, read_document, write_text
-from nimble_lifecycle.target import load_target
+from nimble_lifecycle.errors import ConfigurationError
+from nimble_lifecycle.manifest.block import find_handlers
+from nimble_lifecycle.manifest.check import Comparison, Finding, compare
+from nimble_lifecycle.manifest.target import read_listing
+from nimble_lifecycle.protocol import HOST_VERSION
 
 DONE, FINDINGS, WRONG_USE = 0, 1, 2
 MANIFEST = Path("manifest.json")
+
+AsJson = Annotated[bool, Parameter(name="--json", negative=())]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     app = App(name="nimble-manifest", help=__doc__, version=__version__)
     app.command(write)
     app.command(check)
+    app.command(print_block, name="print")
     try:
         app(arguments)
     except ConfigurationError as error:
@@ -35,7 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(WRONG_USE)
 
 
-def write(target: str, /, *, manifest: Path = MANIFEST) -> int:
+def write(
+    target: str,
+    /,
+    *,
+    manifest: Path = MANIFEST,
+    host_version: str | None = None,
+    as_json: AsJson = False,
+) -> int:
     """Write the names of the server's lifecycle handlers into a manifest.
 
     Nothing else in the file changes; where a host would refuse a handler, nothing at all.
@@ -43,61 +54,112 @@ def write(target: str, /, *, manifest: Path = MANIFEST) -> int:
     Parameters
     ----------
     target
-        The FastMCP server: `module:attr` or `file.py:attr`.
+        The FastMCP server, or a function that makes it: `file.py:attr`, `module:attr`, or a
+        fastmcp.json.
     manifest
-        The file to change.
+        The file to change: an MCPB manifest.json, or a server.json or catalog entry (JSON, YAML).
+    host_version
+        Raise the block's host_version to this. One that is there is never lowered; where there is
+        none, 1.0 is written.
+    as_json
+        One JSON object on stdout.
     """
-    handlers, document = _handlers(target), read_document(manifest)
-    if findings := _refusals(manifest, handlers, document):
-        return _report(findings)
-    edits = document.edits(handlers.names)
-    if edits:
-        write_text(manifest, document.edited(edits))
-    names = ", ".join(f"{event.block_key} {name}" for event, name in handlers.names.items())
-    state = "written" if edits else "already in line"
+    found = compare(target, manifest, host_version)
+    if found.refusals:
+        return _report(found.refusals, found, as_json=as_json)
+    found.write()
+    if as_json:
+        return _report([], found, as_json=True)
+    names = ", ".join(f"{event.block_key} {name}" for event, name in found.names.items())
+    state = "written" if found.edits else "already in line"
     _say(f"{manifest}: {state} ({names or f'{target} marks no tool as a lifecycle handler'})")
     return DONE
 
 
-def check(target: str, /, *, manifest: Path = MANIFEST) -> int:
+def check(
+    target: str,
+    /,
+    *,
+    manifest: Path = MANIFEST,
+    host_version: str | None = None,
+    as_json: AsJson = False,
+    github: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
     """Exit with 1 and one line per finding where a manifest is not what `write` would make it.
 
     Parameters
     ----------
     target
-        The FastMCP server: `module:attr` or `file.py:attr`.
+        The FastMCP server, or a function that makes it: `file.py:attr`, `module:attr`, or a
+        fastmcp.json.
     manifest
         The file to look at; it is not changed.
+    host_version
+        The lowest host_version the block must have.
+    as_json
+        One JSON object on stdout.
+    github
+        Findings as annotations of GitHub Actions.
     """
-    handlers, document = _handlers(target), read_document(manifest)
-    if findings := _refusals(manifest, handlers, document):
-        return _report(findings)
-    repair = f"run nimble-manifest write {target} --manifest {manifest}"
-    return _report([f"{manifest}: {edit.why}; {repair}" for edit in document.edits(handlers.names)])
+    found = compare(target, manifest, host_version)
+    raised = f" --host-version {shlex.quote(host_version)}" if host_version else ""
+    repair = f"nimble-manifest write {shlex.quote(target)} --manifest {shlex.quote(str(manifest))}"
+    stale = [Finding(f"{edit.why}; run {repair}{raised}", manifest) for edit in found.edits]
+    return _report([*found.refusals, *stale], found, as_json=as_json, github=github)
 
 
-def _handlers(target: str) -> Handlers:
-    """Read the handlers off a server without running it."""
-    with redirect_stdout(sys.stderr):
-        server = load_target(target)
-        if not isinstance(server, FastMCP):
-            raise TargetError(f"{target} is a {type(server).__name__}, not a FastMCP server")
-        try:
-            tools = asyncio.run(listed_tools(server))
-        except Exception as error:  # providers and middleware of the author may raise anything
-            raise TargetError(
-                f"the tools of {target} cannot be listed: {type(error).__name__}: {error}"
-            ) from error
-    return find_handlers(tools)
+def print_block(target: str, /) -> int:
+    """Print the block that a manifest of the server needs, as JSON.
+
+    Parameters
+    ----------
+    target
+        The FastMCP server, or a function that makes it: `file.py:attr`, `module:attr`, or a
+        fastmcp.json.
+    """
+    handlers = find_handlers(read_listing(target))
+    if handlers.findings:
+        sys.stderr.writelines(f"{finding}\n" for finding in handlers.findings)
+        return FINDINGS
+    lifecycle = {event.block_key: name for event, name in handlers.names.items()}
+    _print_json({"host_version": HOST_VERSION, "lifecycle": lifecycle})
+    return DONE
 
 
-def _refusals(manifest: Path, handlers: Handlers, document: Document) -> list[str]:
-    return [*handlers.findings, *(f"{manifest}: {words}" for words in document.refusals())]
-
-
-def _report(findings: Sequence[str]) -> int:
-    sys.stdout.writelines(f"{finding}\n" for finding in findings)
+def _report(
+    findings: Sequence[Finding], found: Comparison, *, as_json: bool, github: bool = False
+) -> int:
+    if as_json:
+        _print_json(
+            {
+                "manifest": str(found.manifest),
+                "lifecycle": {event.block_key: name for event, name in found.names.items()},
+                "findings": [
+                    {"file": finding.file and str(finding.file), "message": finding.words}
+                    for finding in findings
+                ],
+            }
+        )
+    else:
+        written = _annotation if github else str
+        sys.stdout.writelines(f"{written(finding)}\n" for finding in findings)
     return FINDINGS if findings else DONE
+
+
+def _annotation(finding: Finding) -> str:
+    """Write a finding as GitHub's workflow commands want it (their documentation, error)."""
+    file = f" file={_escaped(str(finding.file), ',:')}" if finding.file else ""
+    return f"::error{file}::{_escaped(finding.words)}"
+
+
+def _escaped(text: str, also: str = "") -> str:
+    for character in f"%\r\n{also}":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def _print_json(shown: object) -> None:
+    sys.stdout.write(json.dumps(shown, indent=2) + "\n")
 
 
 def _say(words: str) -> None:

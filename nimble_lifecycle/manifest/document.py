@@ -1,25 +1,81 @@
-"""A manifest.json: what is wrong with it, what must change, and the change itself.
+"""A manifest: what is wrong with it, what must change, and the change itself.
 
-Only `host_version` (where missing) and the names of the lifecycle block are ever changed.
+MCPB `manifest.json` files and MCP Registry entries (`server.json`, in catalogs also YAML) carry the
+same `_meta`. Only `host_version` (where missing, or asked for) and the names of the lifecycle block
+are ever changed.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from types import ModuleType
 
-from pydantic import ValidationError
+import yaml
+from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from nimble_lifecycle.errors import ConfigurationError
-from nimble_lifecycle.manifest.block import Manifest
-from nimble_lifecycle.manifest.edit import remove, set_value
+from nimble_lifecycle.manifest import json_text, yaml_text
+from nimble_lifecycle.manifest.block import Handlers
 from nimble_lifecycle.protocol import HOST_ID, HOST_VERSION, Event, Json
+
+OLDEST_MANIFEST = Version("0.3")
+"""First MCPB manifest version that allows `_meta`."""
 
 _HOST = ("_meta", HOST_ID)
 _LIFECYCLE = (*_HOST, "lifecycle")
+
+
+class Lifecycle(BaseModel):
+    """Names of the tools a host calls; other keys are not ours and stay."""
+
+    model_config = ConfigDict(extra="allow")
+
+    on_ready: str | None = None
+    on_removing: str | None = None
+
+
+class HostBlock(BaseModel):
+    """What we touch of `_meta["ai.nimblebrain/host"]`."""
+
+    host_version: str = HOST_VERSION
+    lifecycle: Lifecycle = Lifecycle()
+
+
+class Meta(BaseModel):
+    """What we touch of a manifest's `_meta`. Its values are objects (MCPB schema, 0.3)."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, Json]] = Field(init=False)
+
+    host: HostBlock = Field(default=HostBlock(), alias=HOST_ID)
+
+
+class Manifest(BaseModel):
+    """What we touch of a manifest. An MCPB one older than 0.3 cannot carry `_meta` at all."""
+
+    manifest_version: str | None = None
+    dxt_version: str | None = None
+    meta: Meta = Field(default=Meta(), alias="_meta")
+
+    @field_validator("manifest_version", "dxt_version")
+    @classmethod
+    def _allows_meta(cls, value: str | None) -> str | None:
+        try:
+            too_old = value is not None and Version(value) < OLDEST_MANIFEST
+        except InvalidVersion:
+            raise ValueError(f"{value!r} is not a version: write for example 0.3") from None
+        if too_old:
+            raise ValueError(
+                f"{value} does not allow _meta, where hosts look for the lifecycle block: "
+                f"raise it to {OLDEST_MANIFEST} or newer"
+            )
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +93,35 @@ class Document:
 
     text: str
     content: dict[str, Json]
+    language: ModuleType
+    """`json_text` or `yaml_text`: what edits such text."""
 
-    def refusals(self) -> list[str]:
+    def refusals(self, handlers: Handlers) -> list[str]:
         """Say why this manifest cannot carry the block as it is; empty where it can."""
         try:
-            Manifest.model_validate(self.content)
+            manifest = Manifest.model_validate(self.content)
         except ValidationError as error:
             return [
                 f"{'.'.join(map(str, problem['loc']))}: {_words(problem['msg'])}"
                 for problem in error.errors()
             ]
-        return []
+        said: dict[str, Json] = manifest.meta.host.lifecycle.model_dump(exclude_unset=True)
+        return [
+            f'{event.block_key} names "{said[event.block_key]}", which is listed but not marked: '
+            f"hosts that read the wire never call it; register it with lifecycle.{event.block_key}"
+            for event in Event
+            if event not in handlers.names and said.get(event.block_key) in handlers.listed
+        ]
 
-    def edits(self, names: Mapping[Event, str]) -> list[Edit]:
-        """List what must change for hosts to call exactly the tools in `names`."""
+    def edits(self, names: Mapping[Event, str], host_version: str | None = None) -> list[Edit]:
+        """List what must change for hosts to call exactly the tools in `names`.
+
+        `host_version` raises the one that is there, and never lowers it.
+        """
         host = Manifest.model_validate(self.content).meta.host
         said: dict[str, Json] = host.lifecycle.model_dump(exclude_unset=True)
         wanted = {event.block_key: name for event, name in names.items()}
-        edits = []
-        if wanted and "host_version" not in host.model_fields_set:
-            why = f'host_version is missing, must be "{HOST_VERSION}"'
-            edits.append(Edit((*_HOST, "host_version"), HOST_VERSION, why))
+        edits = _version_edits(host, host_version) if wanted else []
         gone = {event.block_key for event in Event} & said.keys() - wanted.keys()
         if "lifecycle" in host.model_fields_set and not wanted and gone == said.keys():
             why = "lifecycle names handlers that the server does not list"
@@ -70,30 +134,39 @@ class Document:
             edits.append(Edit((*_LIFECYCLE, key), None, why))
         return edits
 
-    def edited(self, edits: list[Edit]) -> str:
-        """Give the text with `edits` made and every other character kept."""
+    def edited(self, edits: Sequence[Edit]) -> str:
+        """Give the text with `edits` made and every other character kept.
+
+        Raises ConfigurationError where the text is written in a way that does not allow it.
+        """
         text = self.text
         for edit in edits:
-            text = (
-                remove(text, edit.path)
-                if edit.value is None
-                else set_value(text, edit.path, edit.value)
+            if edit.value is None:
+                text = self.language.remove(text, edit.path)
+            else:
+                text = self.language.set_value(text, edit.path, edit.value)
+        if self.language.loaded(text) != _applied(self.content, edits):
+            raise ConfigurationError(
+                "the block cannot be written in place: write _meta as a plain mapping first"
             )
         return text
 
 
 def read_document(path: Path) -> Document:
-    """Read a manifest; raises ConfigurationError where there is none or it is no JSON object."""
+    """Read a manifest; raises ConfigurationError where there is none or it is no object."""
+    language = yaml_text if path.suffix.lower() in (".yaml", ".yml") else json_text
+    name = "YAML" if language is yaml_text else "JSON"
     try:
         text = path.read_bytes().decode()
-        content = json.loads(text)
+        content = language.loaded(text)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is not JSON: {error}") from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        what = " ".join(str(error).split())
+        raise ConfigurationError(f"{path} is not {name}: {what}") from error
     if not isinstance(content, dict):
-        raise ConfigurationError(f"{path} is not a manifest: its JSON is not an object")
-    return Document(text, content)
+        raise ConfigurationError(f"{path} is not a manifest: its {name} is not an object")
+    return Document(text, content, language)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -115,6 +188,41 @@ def write_text(path: Path, text: str) -> None:
                 raise
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _version_edits(host: HostBlock, asked: str | None) -> list[Edit]:
+    path = (*_HOST, "host_version")
+    if "host_version" not in host.model_fields_set:
+        wanted = asked or HOST_VERSION
+        return [Edit(path, wanted, f'host_version is missing, must be "{wanted}"')]
+    if asked is None or not _is_lower(host.host_version, asked):
+        return []
+    return [Edit(path, asked, f'host_version is "{host.host_version}", must be "{asked}"')]
+
+
+def _is_lower(said: str, asked: str) -> bool:
+    """Whether a version is below another; one that is no version is somebody's, and stays."""
+    try:
+        return Version(said) < Version(asked)
+    except InvalidVersion:
+        return False
+
+
+def _applied(content: dict[str, Json], edits: Sequence[Edit]) -> dict[str, Json]:
+    """Make the edits on what the text says, as a check of what they made of the text."""
+    after = deepcopy(content)
+    for edit in edits:
+        inner = after
+        for key in edit.path[:-1]:
+            inside = inner.get(key)
+            if not isinstance(inside, dict):
+                inside = inner[key] = {}
+            inner = inside
+        if edit.value is None:
+            del inner[edit.path[-1]]
+        else:
+            inner[edit.path[-1]] = edit.value
+    return after
 
 
 def _mismatch(key: str, said: Json, name: str) -> str:

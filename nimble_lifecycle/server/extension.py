@@ -5,18 +5,17 @@ FastMCP puts registered extensions into the 2026 `server/discover` result by its
 extension object: FastMCP runs only the first mounted server's copy.
 """
 
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 from fastmcp import FastMCP
 from fastmcp.server.extensions import ServerExtension
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.server.providers import FastMCPProvider, LocalProvider, Provider
 from mcp_types import InitializeRequest, InitializeResult
 
 from nimble_lifecycle.errors import HandlerError
-from nimble_lifecycle.protocol import LIFECYCLE_ID
-from nimble_lifecycle.server.tool import marked_event
+from nimble_lifecycle.mounted import local_tools
+from nimble_lifecycle.protocol import LIFECYCLE_ID, marked_event
 
 
 class LifecycleExtension(ServerExtension):
@@ -70,30 +69,14 @@ def innermost(server: FastMCP, middleware: Middleware) -> Generator[None]:
 async def refuse_two_handlers(server: FastMCP) -> None:
     """Raise `HandlerError` when a server or those mounted in it mark two tools for one event."""
     handlers: dict[str, str] = {}
-    for owner, provider in _local_providers(server):
-        for tool in await provider.list_tools():
-            event = marked_event(tool)
-            if event is None:
-                continue
-            this = f"{tool.name!r} of {owner.name!r}"
-            if event in handlers:
-                raise HandlerError(
-                    f"Two tools answer the lifecycle event {event!r}: {handlers[event]} and"
-                    f" {this}. Hosts call neither; keep one."
-                )
-            handlers[event] = this
-
-
-def _local_providers(server: FastMCP) -> Iterator[tuple[FastMCP, LocalProvider]]:
-    for provider in map(_unwrapped, server.providers):
-        if isinstance(provider, FastMCPProvider):
-            yield from _local_providers(provider.server)
-        elif isinstance(provider, LocalProvider):
-            yield server, provider
-
-
-def _unwrapped(provider: Provider) -> Provider:
-    """Look behind the wrappers a namespace or renamed tools make; they have no public name."""
-    while (inner := getattr(provider, "_inner", None)) is not None:
-        provider = inner
-    return provider
+    for owner, tool in await local_tools(server):
+        event = marked_event(tool.meta)
+        if event is None:
+            continue
+        this = f"{tool.name!r} of {owner.name!r}"
+        if event in handlers:
+            raise HandlerError(
+                f"Two tools answer the lifecycle event {event!r}: {handlers[event]} and"
+                f" {this}. Hosts call neither; keep one."
+            )
+        handlers[event] = this

@@ -68,9 +68,3 @@ class LifecycleTool(Tool):
     async def run(self, arguments: dict[str, Any]) -> ToolResult:
         """Answer one call of a host."""
         return ToolResult(content=await self._answer(arguments))
-
-
-def marked_event(tool: Tool) -> str | None:
-    """Give the event a tool is marked with on the wire, whoever marked it."""
-    marker = (tool.meta or {}).get(LIFECYCLE_ID)
-    return marker.get("event") if isinstance(marker, dict) else None

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 from fastmcp import FastMCP
+from fastmcp.server.auth import require_scopes
+from fastmcp.server.transforms import Transform
 from mcp.types import Tool, ToolExecution
 
-from nimble_lifecycle.manifest.block import Handlers, find_handlers, listed_tools
+from nimble_lifecycle.manifest.block import Handlers, Listing, find_handlers, listing_of
 from nimble_lifecycle.protocol import LIFECYCLE_ID, Event
 
 READY = {LIFECYCLE_ID: {"event": "ready"}}
@@ -14,7 +16,7 @@ REMOVING = {LIFECYCLE_ID: {"event": "removing"}}
 
 
 def handlers(server: FastMCP) -> Handlers:
-    return find_handlers(asyncio.run(listed_tools(server)))
+    return find_handlers(asyncio.run(listing_of(server)))
 
 
 @pytest.fixture
@@ -59,7 +61,8 @@ def test_of_several_versions_the_newest_counts_as_on_the_wire():
         mcp.tool(lambda: "", name="workspace_ready", version=version, meta=meta)
     for version, meta in [("1.0", REMOVING), ("2.0", None)]:
         mcp.tool(lambda: "", name="workspace_removing", version=version, meta=meta)
-    assert handlers(mcp) == Handlers({Event.READY: "workspace_ready"}, [])
+    found = handlers(mcp)
+    assert (found.names, found.findings) == ({Event.READY: "workspace_ready"}, [])
 
 
 def test_a_server_without_handlers_has_no_names():
@@ -98,10 +101,75 @@ def test_the_lifespan_is_not_entered():
     ],
 )
 def test_a_handler_that_hosts_would_refuse_is_a_finding(tools, words):
-    [finding] = find_handlers(tools).findings
+    [finding] = find_handlers(Listing(tools)).findings
     assert finding.startswith(words)
 
 
 def test_task_support_forbidden_is_no_finding():
     allowed = tool("a", {"event": "ready"}, execution=ToolExecution(task_support="forbidden"))
-    assert find_handlers([allowed]).findings == []
+    assert find_handlers(Listing([allowed])).findings == []
+
+
+def test_a_name_that_clients_may_refuse_is_a_finding(server):
+    parent = FastMCP("parent")
+    parent.mount(server, namespace="n" * 120)
+    assert [finding.partition(" has ")[2] for finding in handlers(parent).findings] == [
+        f"a name of {121 + len(name)} characters: clients may refuse more than 128; "
+        "give it a shorter name or namespace"
+        for name in ("workspace_ready", "workspace_removing")
+    ]
+
+
+def _disable(mcp: FastMCP) -> None:
+    mcp.disable(names={"workspace_ready"})
+
+
+def _disable_on_a_mount(mcp: FastMCP) -> FastMCP:
+    parent = FastMCP("parent")
+    _disable(mcp)
+    parent.mount(mcp, namespace="mail")
+    return parent
+
+
+def _hide_by_tag(mcp: FastMCP) -> None:
+    mcp.tool(lambda: "", name="tagged", meta=READY, tags={"internal"})
+    mcp.local_provider.remove_tool("workspace_ready")
+    mcp.disable(tags={"internal"})
+
+
+def _need_a_scope(mcp: FastMCP) -> None:
+    mcp.local_provider.remove_tool("workspace_ready")
+    mcp.tool(lambda: "", name="guarded", meta=READY, auth=require_scopes("admin"))
+
+
+@pytest.mark.parametrize("hide", [_disable, _disable_on_a_mount, _hide_by_tag, _need_a_scope])
+def test_a_handler_that_no_host_will_see_is_a_finding(server, hide):
+    found = handlers(hide(server) or server)
+    [finding] = found.findings
+    assert '" of "acme" is marked for "ready", but not listed: it is hidden' in finding
+    assert Event.READY not in found.names
+
+
+class Stripped(Transform):
+    """What a proxy does that drops `_meta`."""
+
+    async def list_tools(self, tools):
+        return [tool.model_copy(update={"meta": None}) for tool in tools]
+
+
+def test_a_marker_that_is_lost_on_the_way_is_a_finding(server):
+    parent = FastMCP("parent")
+    parent.mount(server, namespace="mail")
+    parent.add_transform(Stripped())
+    assert handlers(parent).findings == [
+        f'tool "{name}" of "acme" is marked for "{event}", but listed as "mail_{name}" without '
+        "its marker: a proxy, transform or later tool of that name drops its _meta; keep it"
+        for name, event in [("workspace_ready", "ready"), ("workspace_removing", "removing")]
+    ]
+
+
+def test_a_handler_that_a_mount_renames_is_no_finding(server):
+    parent = FastMCP("parent")
+    parent.mount(server, tool_names={"workspace_ready": "hello"})
+    found = handlers(parent)
+    assert (found.names[Event.READY], found.findings) == ("hello", [])

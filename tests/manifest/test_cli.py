@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 
 from nimble_lifecycle.manifest.cli import main
 from nimble_lifecycle.protocol import HOST_ID
@@ -327,3 +328,187 @@ def test_what_is_written_satisfies_the_published_schemas(version):
     ]:
         schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
         jsonschema.validate(part, schema)
+
+
+SERVER_DETAIL = """\
+# Acme's entry in the catalog
+$schema: https://static.modelcontextprotocol.io/schemas/draft/server.schema.json
+name: io.acme/outreach  # reverse DNS
+description: Campaigns
+version: 1.0.0
+_meta:
+  ai.nimblebrain/host: {host_version: "1.4"}
+"""
+
+
+def test_a_catalog_entry_in_yaml_keeps_its_comments():
+    path = Path("entry.yaml")
+    path.write_text(SERVER_DETAIL)
+    assert run("write", "server.py:mcp", "--manifest", "entry.yaml") == 0
+    text = path.read_text()
+    block = "lifecycle: {on_ready: workspace_ready, on_removing: workspace_removing}"
+    assert text == SERVER_DETAIL.replace('"1.4"}', f'"1.4", {block}}}')
+    assert run("check", "server.py:mcp", "--manifest", "entry.yaml") == 0
+
+
+@pytest.mark.skipif(not SCHEMAS.is_dir(), reason=f"the published schemas are not in {SCHEMAS}")
+def test_what_is_written_into_a_catalog_entry_satisfies_the_registrys_schema():
+    schema = json.loads((SCHEMAS / "mcp-server-detail.schema.json").read_text())
+    path = Path("entry.yaml")
+    path.write_text(SERVER_DETAIL)
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+    run("write", "server.py:mcp", "--manifest", "entry.yaml")
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+
+
+def test_a_host_version_is_raised_and_never_lowered():
+    save(with_block({"host_version": "1.2", "lifecycle": NAMES}))
+    assert run("check", "server.py:mcp", "--host-version", "1.5") == 1
+    for asked, then in [("1.5", "1.5"), ("1.4", "1.5"), ("1.10", "1.10")]:
+        assert run("write", "server.py:mcp", "--host-version", asked) == 0
+        assert load()["_meta"][HOST_ID]["host_version"] == then
+    save({**MANIFEST, "_meta": {}})
+    assert run("write", "server.py:mcp", "--host-version", "1.3") == 0
+    assert load()["_meta"][HOST_ID]["host_version"] == "1.3"
+
+
+def test_a_host_version_that_is_none_is_wrong_use(capsys):
+    assert run("write", "server.py:mcp", "--host-version", "new") == 2
+    assert "'new' is no version" in capsys.readouterr().err
+
+
+def test_a_version_of_a_host_yet_unknown_is_kept():
+    save(with_block({"host_version": "next", "lifecycle": NAMES}))
+    assert run("check", "server.py:mcp", "--host-version", "1.5") == 0
+
+
+def test_a_value_of_meta_that_is_no_object_is_refused_as_mcpb_does(capsys):
+    save({**MANIFEST, "_meta": {"theirs": "text"}})
+    assert run("write", "server.py:mcp") == 1
+    assert capsys.readouterr().out.startswith("manifest.json: _meta.theirs: Input should be")
+
+
+def test_a_handler_that_only_the_manifest_names_is_a_finding_and_stays(capsys):
+    save(with_block({"host_version": "1.0", "lifecycle": {"on_ready": "setup"}}))
+    Path("by_hand.py").write_text(
+        "from fastmcp import FastMCP\nmcp = FastMCP('hand')\n"
+        "@mcp.tool\ndef setup(reason: str = '') -> str: return ''\n"
+    )
+    before = Path("manifest.json").read_bytes()
+    assert run("write", "by_hand.py:mcp") == 1
+    assert Path("manifest.json").read_bytes() == before
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith('manifest.json: on_ready names "setup", which is listed but not marked')
+
+
+def test_print_gives_the_block_and_needs_no_file(capsys):
+    Path("manifest.json").unlink()
+    assert run("print", "server.py:mcp") == 0
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"host_version": "1.0", "lifecycle": NAMES}
+
+
+def test_findings_as_json(capsys):
+    assert run("check", "server.py:mcp", "--json") == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["lifecycle"] == NAMES
+    assert [finding["file"] for finding in said["findings"]] == ["manifest.json"] * 2
+    assert run("write", "server.py:mcp", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+def test_findings_as_annotations_of_github_actions(capsys):
+    Path("a,b").mkdir()
+    Path("manifest.json").rename("a,b/manifest.json")
+    assert run("check", "server.py:mcp", "--manifest", "a,b/manifest.json", "--github") == 1
+    first, _ = capsys.readouterr().out.splitlines()
+    assert first.startswith('::error file=a%2Cb/manifest.json::on_ready is missing, must be "work')
+
+
+FACTORIES = """
+from server import mcp
+
+def plain():
+    print("made")
+    return mcp
+
+async def later():
+    return mcp
+
+def broken():
+    raise ValueError("no credential")
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.mark.parametrize("factory", ["plain", "later"])
+def test_a_function_that_makes_the_server_is_called(factory, capsys):
+    Path("factories.py").write_text(FACTORIES)
+    assert run("print", f"factories.py:{factory}") == 0
+    assert json.loads(capsys.readouterr().out)["lifecycle"] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("broken", "factories.py:broken makes no server: ValueError: no credential"),
+        ("nothing", "factories.py:nothing is a int, not a FastMCP server"),
+    ],
+)
+def test_a_function_that_makes_no_server_is_one_line(factory, words, capsys):
+    Path("factories.py").write_text(FACTORIES)
+    assert run("print", f"factories.py:{factory}") == 2
+    assert f"nimble-manifest: {words}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"path": "server.py", "entrypoint": "mcp"},
+        {"type": "filesystem", "path": "server.py"},
+        {"path": "server.py:mcp"},
+    ],
+)
+def test_the_source_of_a_fastmcp_json_is_found_from_any_directory(source, capsys, monkeypatch):
+    Path("fastmcp.json").write_text(json.dumps({"source": source, "environment": {}}))
+    project = Path.cwd()
+    monkeypatch.chdir("/")
+    assert run("print", str(project / "fastmcp.json")) == 0
+    assert json.loads(capsys.readouterr().out)["lifecycle"] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("configuration", "words"),
+    [
+        (None, "cannot read fastmcp.json: No such file"),
+        ("{", "fastmcp.json has no source that names a file"),
+        ('{"source": {"type": "git", "path": "x"}}', "fastmcp.json has no source"),
+        ('{"source": {"path": "other.py"}}', "other.py has no server named mcp, server, app"),
+    ],
+)
+def test_a_fastmcp_json_that_leads_nowhere_is_one_line(configuration, words, capsys):
+    Path("other.py").write_text("thing = 1")
+    if configuration is not None:
+        Path("fastmcp.json").write_text(configuration)
+    assert run("print", "fastmcp.json") == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_same_input_gives_the_same_bytes_whatever_is_around(project):
+    written = set()
+    for zone, seed, directory in [("UTC", "1", project), ("Pacific/Apia", "2", Path("/"))]:
+        save(MANIFEST)
+        arguments = ["write", f"{project}/server.py:mcp", "--manifest", f"{project}/manifest.json"]
+        code = f"from nimble_lifecycle.manifest.cli import main; main({arguments!r})"
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=directory,
+            env={**os.environ, "TZ": zone, "PYTHONHASHSEED": seed, "LC_ALL": "C"},
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+        written.add((project / "manifest.json").read_bytes())
+    assert len(written) == 1

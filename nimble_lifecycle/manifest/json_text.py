@@ -61,7 +61,7 @@ def _insert(text: str, start: int, key: str, value: Json) -> str:
     if not members:
         end, unit = _skip(text, start + 1), _unit(text)
         outer = _indentation(text, start)
-        newline = _newline(text)
+        newline = newline_of(text)
         inside = _layout(text, None if unit is None else outer + unit, key, value)
         closing = "" if unit is None else newline + outer
         return text[: start + 1] + inside + closing + text[end:]
@@ -76,7 +76,7 @@ def _layout(text: str, indentation: str | None, key: str, value: Json) -> str:
     """Write a member: in one line where `indentation` is None, else on lines of its own."""
     if indentation is None:
         return json.dumps({key: value}, ensure_ascii=False)[1:-1]
-    newline = _newline(text)
+    newline = newline_of(text)
     lines = json.dumps(value, ensure_ascii=False, indent=_unit(text) or "").split("\n")
     body = (newline + indentation).join(lines)
     return f"{newline}{indentation}{json.dumps(key, ensure_ascii=False)}: {body}"
@@ -118,7 +118,8 @@ def _indentation(text: str, position: int) -> str:
     return text[line : _skip(text, line)]
 
 
-def _newline(text: str) -> str:
+def newline_of(text: str) -> str:
+    """Give the line end a text uses."""
     return "\r\n" if "\r\n" in text else "\n"
 
 
@@ -126,3 +127,9 @@ def _skip(text: str, position: int) -> int:
     """Give the position of the next character that is not white space."""
     match = _SPACE.match(text, position)
     return match.end() if match else position
+
+
+def loaded(text: str) -> Json:
+    """Read a JSON document; raises ValueError."""
+    content: Json = json.loads(text)
+    return content

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nimble_lifecycle.manifest.edit import remove, set_value
+from nimble_lifecycle.manifest.json_text import remove, set_value
 
 KEYS = st.sampled_from(["_meta", "host", "lifecycle", "a", 'q"uote', "é"])
 VALUES = st.recursive(

@@ -1,0 +1,97 @@
+"""Finds the server whose tools a manifest names, without running it."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable
+from contextlib import redirect_stdout
+from inspect import isroutine
+from pathlib import Path
+from typing import Literal
+
+from fastmcp import FastMCP
+from pydantic import BaseModel, ValidationError
+
+from nimble_lifecycle.errors import TargetError
+from nimble_lifecycle.manifest.block import Listing, listing_of
+from nimble_lifecycle.target import load_target
+
+USUAL_NAMES = ("mcp", "server", "app")
+"""Where FastMCP looks for the server of a file that names none (fastmcp.json, entrypoint)."""
+
+
+class _Source(BaseModel):
+    """What we read of the `source` of a fastmcp.json (FastMCP documentation, configuration)."""
+
+    type: Literal["filesystem"] = "filesystem"
+    path: str
+    entrypoint: str | None = None
+
+
+class _Configuration(BaseModel):
+    source: _Source
+
+
+def read_listing(target: str) -> Listing:
+    """List the tools of the server that `target` names.
+
+    `target` is `module:attr`, `file.py:attr` or a fastmcp.json; what it names is a FastMCP server
+    or a function, async or not, that makes one. Whatever the code of the target prints goes to
+    stderr. Raises TargetError in one line for whatever is wrong with it.
+    """
+    with redirect_stdout(sys.stderr):
+        found = _from_configuration(Path(target)) if _is_file(target) else load_target(target)
+        return asyncio.run(_listing(target, found))
+
+
+def _is_file(target: str) -> bool:
+    return target.endswith(".json")
+
+
+def _from_configuration(path: Path) -> object:
+    """Load what a fastmcp.json names; its path is relative to the file."""
+    try:
+        source = _Configuration.model_validate(json.loads(path.read_bytes())).source
+    except OSError as error:
+        raise TargetError(f"cannot read {path}: {error.strerror}") from error
+    except (ValidationError, ValueError) as error:
+        raise TargetError(f"{path} has no source that names a file: {_one_line(error)}") from error
+    file, _, name = source.path.partition(":")
+    place = path.parent / Path(file).expanduser()
+    entrypoint = source.entrypoint or name
+    if entrypoint:
+        return load_target(f"{place}:{entrypoint}")
+    for usual in USUAL_NAMES:
+        try:
+            found = load_target(f"{place}:{usual}")
+        except TargetError as error:
+            if "has no attribute" not in str(error):
+                raise
+            continue
+        if isinstance(found, FastMCP):
+            return found
+    raise TargetError(f"{place} has no server named {', '.join(USUAL_NAMES)}: name it in {path}")
+
+
+async def _listing(target: str, found: object) -> Listing:
+    server = await _made(target, found) if isroutine(found) else found
+    if not isinstance(server, FastMCP):
+        raise TargetError(f"{target} is a {type(server).__name__}, not a FastMCP server")
+    try:
+        return await listing_of(server)
+    except Exception as error:  # providers and middleware of the author may raise anything
+        words = f"the tools of {target} cannot be listed: {_one_line(error)}"
+        raise TargetError(words) from error
+
+
+async def _made(target: str, factory: object) -> object:
+    try:
+        made: object = factory()  # type: ignore[operator]  # it is a routine
+        return await made if isinstance(made, Awaitable) else made
+    except (Exception, SystemExit) as error:  # the author's function may raise anything
+        raise TargetError(f"{target} makes no server: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
