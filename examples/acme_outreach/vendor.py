@@ -47,6 +47,8 @@ class AcmeSettings(BaseSettings):
     url: str = "http://127.0.0.1:8800"
     admin_token: SecretStr = SecretStr("")
     secrets_dir: Path = Path("acme-secrets")
+    timeout: float = Field(default=5.0, gt=0)
+    """Seconds in which Acme must answer a request."""
 
 
 class Answer(BaseModel):
@@ -140,7 +142,7 @@ class KeyFiles:
 
 
 class AcmeVendor(Vendor):
-    """Makes, looks up and removes tenancies at Acme."""
+    """Makes, looks up and removes tenancies at Acme; settings come from the environment."""
 
     kind = "acme-outreach"
     repeatable = timedelta(hours=24)
@@ -149,9 +151,12 @@ class AcmeVendor(Vendor):
     _client: httpx2.AsyncClient
     _keys: KeyFiles
 
+    def __init__(self, settings: AcmeSettings | None = None) -> None:
+        self._settings = settings
+
     async def __aenter__(self) -> "AcmeVendor":
         """Open the client; ConfigurationError where the environment lacks something."""
-        settings = AcmeSettings()
+        settings = self._settings or AcmeSettings()
         token = settings.admin_token.get_secret_value().strip()
         if not token:
             raise ConfigurationError("ACME_ADMIN_TOKEN is not set: give the worker Acme's token")
@@ -159,7 +164,7 @@ class AcmeVendor(Vendor):
         self._client = httpx2.AsyncClient(
             base_url=settings.url,
             headers={"Authorization": f"Bearer {token}"},
-            timeout=httpx2.Timeout(5.0, connect=2.0),
+            timeout=httpx2.Timeout(settings.timeout, connect=min(2.0, settings.timeout)),
         )
         return self
 

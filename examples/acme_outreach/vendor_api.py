@@ -35,7 +35,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from vendor_faults import Fault, Faults, Switch
@@ -191,6 +191,11 @@ async def said(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code)
 
 
+async def unheard(_: Request, _error: Exception) -> Response:
+    """Answer a caller that went away before it had asked."""
+    return Response(status_code=499)
+
+
 def application(database: Path, settings: Settings) -> Starlette:
     """Build the service over one database file."""
     ledger, switch = Ledger(database), Switch(settings.fault)
@@ -203,7 +208,7 @@ def application(database: Path, settings: Settings) -> Starlette:
     return Starlette(
         routes=Api(ledger, settings, switch).routes(),
         middleware=[Middleware(Faults, switch=switch)],
-        exception_handlers={HTTPException: said},
+        exception_handlers={HTTPException: said, ClientDisconnect: unheard},
         lifespan=lifespan,
     )
 

@@ -99,7 +99,7 @@ class Row:
 
     def ready(self, external_id: str, details: Mapping[str, Json]) -> Settlement:
         """Say that the resource exists and is as the claimed generation wants it."""
-        kept, message = _storable(details)
+        kept, message = storable(details)
         return replace(
             self.settled(Phase.READY, "provisioned"),
             external_id=external_id,
@@ -201,7 +201,7 @@ def _seconds(given: object, *, otherwise: float, longest: float) -> float:
     return min(seconds, longest) if seconds >= 0 else otherwise  # NaN is not either
 
 
-def _storable(details: object) -> tuple[dict[str, Json] | None, str | None]:
+def storable(details: object) -> tuple[dict[str, Json] | None, str | None]:
     """Give details as they can be stored, or say why they are not."""
     try:
         text = json.dumps(details, allow_nan=False, ensure_ascii=False)

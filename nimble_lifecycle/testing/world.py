@@ -166,7 +166,7 @@ class World:
     def release(self, tenancy: Tenancy) -> Released | InProgress:
         """Remove a resource; raises Gone where there is none."""
         with self._lock:
-            if self._release_polls:
+            if self._release_polls and tenancy.external_id in self.resources:
                 return self._start(f"release-{tenancy.external_id}", self._release_polls)
             return self._delete(tenancy)
 

@@ -1,0 +1,247 @@
+"""`nimble-lifecycle`: check what others wrote for this package.
+
+Findings go to stdout, talk to stderr. Exit codes: 0 nothing found, 1 a finding, or something could
+not be removed again, 2 wrong use.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from typing import Annotated, Final
+
+from cyclopts import App, CycloptsError, Parameter
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import nimble_lifecycle
+from nimble_lifecycle.errors import ConfigurationError, NimbleError, TargetError
+from nimble_lifecycle.protocol import Json
+from nimble_lifecycle.reconciler.redact import described, redacted
+from nimble_lifecycle.reconciler.tables import WIDE, print_json, safe
+from nimble_lifecycle.reconciler.target import load_vendor
+from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.settings import parse_duration
+from nimble_lifecycle.target import load_target
+from nimble_lifecycle.testing.conformance import check_vendor as checked
+from nimble_lifecycle.testing.report import Checked, Report, Verdict
+from nimble_lifecycle.testing.sandbox import Sandbox
+
+DONE, FINDING, WRONG_USE = 0, 1, 2
+
+STUCK: Final = 30.0
+"""Seconds, beyond three calls, after which an event loop that stands still is given up."""
+
+_STYLES: Final[Mapping[Verdict, str]] = {
+    Verdict.OK: "green",
+    Verdict.WARNING: "yellow",
+    Verdict.FAILED: "bold red",
+    Verdict.NOT_CHECKED: "dim",
+}
+
+app = App(
+    name="nimble-lifecycle",
+    help="Check what is written for nimble-lifecycle.",
+    version=nimble_lifecycle.__version__,
+    result_action="return_value",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    sys.exit(_guarded(lambda: app(arguments, exit_on_error=False, print_error=False)))
+
+
+def _guarded(command: Callable[[], int | None]) -> int:
+    try:
+        return command() or DONE
+    except (CycloptsError, ConfigurationError) as error:
+        return _failed(str(error), WRONG_USE)
+    except NimbleError as error:
+        return _failed(str(error), FINDING)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINDING
+    except KeyboardInterrupt:
+        return _failed("interrupted", FINDING)
+
+
+@app.command(name="check-vendor")
+def check_vendor(
+    target: str,
+    *,
+    sandbox: str | None = None,
+    params: str = "{}",
+    changed_params: str | None = None,
+    timeout: str = "5m",
+    crowd: int = 3,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Run an adapter through repeated calls, crash points and faults, against its own vendor.
+
+    It makes some dozens of resources there and removes them again: give it a sandbox account or a
+    double of the vendor, never production.
+
+    Parameters
+    ----------
+    target
+        The adapter, a Vendor class or instance: module:attr, also of the working directory, or
+        file.py:attr.
+    sandbox
+        The other view of its vendor, a nimble_lifecycle.testing.Sandbox class or instance. Without
+        it some checks are not made.
+    params
+        A JSON object that fits the adapter's params_model.
+    changed_params
+        What the params of a ready tenancy are changed to (default: the same).
+    timeout
+        For one resource to be made or removed.
+    crowd
+        Resources that are there at once when the inventory is looked at; more than a page finds
+        more.
+    as_json
+        The report as JSON on stdout.
+    """
+    vendor = load_vendor(target)
+    given = _object("--params", params)
+    check = partial(
+        checked,
+        vendor,
+        sandbox=None if sandbox is None else _sandbox(sandbox),
+        params=given,
+        changed_params=given if changed_params is None else _object("--changed-params", changed_params),
+        timeout=_seconds(timeout),
+        crowd=crowd,
+    )
+    show = print_as_json if as_json else print_table
+    report = asyncio.run(_watched(vendor, check, show))
+    show(report)
+    return DONE if report.ok else FINDING
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def _sandbox(target: str) -> Sandbox:
+    with redirect_stdout(sys.stderr):
+        found = load_target(target)
+        try:
+            made = found() if isinstance(found, type) and issubclass(found, Sandbox) else found
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            words = f"{target} cannot be made without arguments: {described(error)}"
+            raise TargetError(words) from error
+    if not isinstance(made, Sandbox):
+        raise TargetError(f"{target} is no nimble_lifecycle.testing.Sandbox")
+    return made
+
+
+def _object(option: str, text: str) -> dict[str, Json]:
+    try:
+        return TypeAdapter(dict[str, Json]).validate_json(text)
+    except ValidationError:
+        raise ConfigurationError(f"{option} must be a JSON object") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--timeout: {error}") from None
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
+async def _watched(
+    vendor: Vendor, check: Callable[..., Awaitable[Report]], show: Callable[[Report], None]
+) -> Report:
+    """Run the checks, say which one is on, and end the process where the event loop is lost."""
+    patience = STUCK + 3 * vendor.time_limit.total_seconds()
+    watchdog = _Watchdog(vendor.kind, patience, show)
+    with Console(stderr=True).status("") as status:
+
+        def progress(done: Sequence[Checked], name: str) -> None:
+            status.update(f"{len(done)} checks done, now {name}")
+            watchdog.done, watchdog.now = done, name
+
+        with watchdog:
+            return await check(progress=progress)
+
+
+class _Watchdog:
+    """A thread that ends the process once the event loop has stood still for `patience` seconds.
+
+    An adapter that blocks the loop for good leaves no other way to say so.
+    """
+
+    def __init__(self, kind: str, patience: float, show: Callable[[Report], None]) -> None:
+        self.done: Sequence[Checked] = ()
+        self.now = ""
+        self._kind = kind
+        self._patience = patience
+        self._show = show
+        self._over = threading.Event()
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._watch, args=(loop,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._over.wait(1.0):
+            beat = threading.Event()
+            loop.call_soon_threadsafe(beat.set)
+            if not beat.wait(self._patience) and not self._over.is_set():
+                self._give_up()
+
+    def _give_up(self) -> None:
+        words = (
+            f"the adapter held the event loop for more than {self._patience:g} s during"
+            f" {self.now}, and the run was given up: await what waits, or make it a plain def"
+        )
+        self._show(Report(self._kind, [*self.done, Checked("event-loop", Verdict.FAILED, words)]))
+        sys.stdout.flush()
+        _say("what was made could not be removed: look for it at the vendor")
+        os._exit(FINDING)
+
+
+# -- output ----------------------------------------------------------------------------------------
+
+
+def print_as_json(report: Report) -> None:
+    """Print the report as JSON."""
+    print_json(report.as_json())
+
+
+def print_table(report: Report) -> None:
+    """Print one line or more for each check, and what was left behind."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    table = Table(box=None)
+    for column in ("check", "verdict", "what is wrong, and what to do"):
+        table.add_column(column, overflow="fold")
+    for each in report.checks:
+        verdict = Text(each.verdict, style=_STYLES[each.verdict])
+        table.add_row(each.check, verdict, Text(safe(each.words)))
+    console.print(table)
+    for left in report.left_behind:
+        console.print(Text(safe(f"left behind, remove it by hand: {left}")))
+
+
+def _failed(text: str, code: int) -> int:
+    _say(redacted(" ".join(text.split())))
+    return code
+
+
+def _say(text: str) -> None:
+    print(f"nimble-lifecycle: {text}", file=sys.stderr)  # noqa: T201
