@@ -111,12 +111,15 @@ def check_vendor(
     """
     vendor = load_vendor(target)
     given = _object("--params", params)
+    changed = given if changed_params is None else _object("--changed-params", changed_params)
     check = partial(
         checked,
         vendor,
         sandbox=None if sandbox is None else _sandbox(sandbox),
         params=given,
-        changed_params=given if changed_params is None else _object("--changed-params", changed_params),
+        changed_params=given
+        if changed_params is None
+        else _object("--changed-params", changed_params),
         timeout=_seconds(timeout),
         crowd=crowd,
     )

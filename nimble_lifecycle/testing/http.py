@@ -123,7 +123,7 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._pass_on(trouble, body)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = answer
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = answer  # noqa: N815
 
     def _pass_on(self, trouble: Trouble | None, body: bytes) -> None:
         answer = self.server.passed_on(self, body)

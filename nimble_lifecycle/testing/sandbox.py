@@ -66,8 +66,8 @@ class Sandbox:
         """Give an adapter that meets `trouble` with every request but the first `after`.
 
         Either `vendor` itself, while the vendor misbehaves, or another one made for this, say with
-        a wrong credential. Of `ANSWER_LOST`, `ANSWER_LATE` and `ERROR_AFTER` only one request is to be hit, the
-        one that comes after those. Raise NotImplementedError for what cannot be made.
+        a wrong credential. `ANSWER_LOST`, `ANSWER_LATE` and `ERROR_AFTER` are to hit one request
+        only, the one that comes after those. Raise NotImplementedError for what cannot be made.
         """
         raise NotImplementedError
 

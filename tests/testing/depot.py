@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import count
 from typing import TypeVar
 from uuid import uuid4
 
@@ -149,7 +151,9 @@ class DepotSandbox(Sandbox):
         self.depot.things.pop(external_id, None)
 
     @asynccontextmanager
-    async def under(self, vendor: Vendor, trouble: Trouble, after: int = 0) -> AsyncIterator[Vendor]:
+    async def under(
+        self, vendor: Vendor, trouble: Trouble, after: int = 0
+    ) -> AsyncIterator[Vendor]:
         self.depot.trouble, self.depot.after = trouble, after
         yield vendor
         self.depot.trouble = None
@@ -201,9 +205,7 @@ class Sound(Vendor):
 
     async def made(self, tenancy: Tenancy) -> Thing:
         key = tenancy.idempotency_key
-        return await self.depot.ask(
-            lambda: self.depot.create(str(tenancy.external_name), key, key)
-        )
+        return await self.depot.ask(lambda: self.depot.create(str(tenancy.external_name), key, key))
 
     def details(self, thing: Thing) -> dict[str, Json]:
         return {"name": thing.name, "secret_ref": f"vault/{thing.id}"}
@@ -238,8 +240,9 @@ class Sound(Vendor):
                 yield self.shown(thing)
 
     async def everything(self) -> AsyncIterator[Thing]:
-        number = 0
-        while page := await self.depot.ask(lambda: self.depot.page(number)):
+        for number in count():
+            page = await self.depot.ask(partial(self.depot.page, number))
+            if not page:
+                return
             for thing in page:
                 yield thing
-            number += 1

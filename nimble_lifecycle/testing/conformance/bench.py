@@ -51,10 +51,12 @@ class Life:
     """One row that was given to the adapter, and what came of it."""
 
     tenancy: Tenancy
+    made: set[str] = field(default_factory=set)
+    """Ids that creates were answered with."""
     known: set[str] = field(default_factory=set)
-    """Ids that a worker would know of."""
+    """Those, and ids that were found: what a worker would know of."""
     seen: set[str] = field(default_factory=set)
-    """Those, and the ids of calls that were interrupted or too late."""
+    """Those, and ids from calls that were interrupted or too late."""
     operation: str | None = None
     """The operation that was last said to be under way."""
     stuck: bool = False
@@ -125,6 +127,11 @@ class Bench:
         return self.vendor.implements("find")
 
     @property
+    def looks_up(self) -> bool:
+        """Whether it can, and what it finds can be believed."""
+        return self.can_find and not self.failed & {"find", "find-absent", "find-whole-key"}
+
+    @property
     def repeats(self) -> bool:
         """Whether the adapter says that a key may be repeated."""
         return self.vendor.repeatable is not None
@@ -177,6 +184,8 @@ class Bench:
         self._observe(name, watch, outcome, life)
         if watch.interrupted:
             return Interrupted(f"{name} was interrupted")
+        if isinstance(outcome, Provisioned):
+            life.made.add(outcome.external_id)
         if isinstance(outcome, (Provisioned, External)):
             life.known.add(outcome.external_id)
         life.operation = outcome.operation_id if isinstance(outcome, InProgress) else None
@@ -227,12 +236,15 @@ class Bench:
 
     async def inventory(self, by: Vendor | None = None) -> list[External]:
         """List by the adapter, and raise what it raises; Finding for a list that does not end."""
-        listing = (by or self.vendor).inventory()
+        listing, watch = (by or self.vendor).inventory(), Watch()
         try:
             async with asyncio.timeout(self.timeout):
-                return await self._drained(listing)
+                return await watch.rest(self._drained(listing))
         except TimeoutError:
             raise Finding(f"inventory was not at its end after {self.timeout:g} s") from None
+        finally:
+            if watch.longest_hold is not None and isinstance(listing, AsyncIterator):
+                self.observed.holds.setdefault("inventory", []).append(watch.longest_hold)
 
     async def _drained(self, listing: object) -> list[External]:
         found: list[External] = []
@@ -240,20 +252,22 @@ class Bench:
             async for each in listing:
                 _add(found, each)
         elif isinstance(listing, Iterable):
-            await self.threads.run(lambda: [_add(found, each) for each in listing])
+            await self.threads.run(lambda: _drain(listing, found))
         else:
+            if isinstance(listing, Coroutine):
+                listing.close()
             raise Finding("inventory gives no iterator: write it as a generator, with yield")
         return found
 
     async def listing(self) -> list[External] | None:
         """List the vendor's resources by what can be believed; None: nothing can."""
-        if self.sandbox.implements("resources"):
+        if self._sees:
             return list(await self.sandbox.resources())
         return await self.inventory() if "inventory" in self.passed else None
 
     async def exists(self, tenancy: Tenancy) -> bool | None:
         """Whether `tenancy.external_id` is there; None: nobody can tell."""
-        if not self.sandbox.implements("resources") and "find" in self.passed:
+        if not self._sees and self.looks_up:
             found = await self.asked("find", tenancy)
             if isinstance(found, External):
                 return found.external_id == tenancy.external_id
@@ -279,11 +293,16 @@ class Bench:
         self.reported |= {each.external_id for each in found}
         return found
 
+    @property
+    def _sees(self) -> bool:
+        """Whether the sandbox lists what there is, by the ids that the adapter gives."""
+        return self.sandbox.implements("resources") and "made" not in self.failed
+
     def is_ours(self, shown: External) -> bool:
         """Whether this run made it, by its mark; where it has none, by its being new."""
         if shown.key is None and shown.owner is None:
             new = shown.external_id not in self.before | self.foreign
-            return new and self.sandbox.implements("resources")
+            return new and self._sees
         return shown.key in self.lives or self.owner in (shown.owner, _owner_of(shown.key))
 
 
@@ -312,8 +331,13 @@ def said(outcome: Ended) -> str:
 
 def readied(tenancy: Tenancy, made: Provisioned | External) -> Tenancy:
     """Give a row as it is once its resource is there."""
-    shown = {"external_id": made.external_id, "details": made.details}
-    return replace(tenancy, phase=Phase.READY, operation_id=None, **shown)
+    return replace(
+        tenancy,
+        phase=Phase.READY,
+        operation_id=None,
+        external_id=made.external_id,
+        details=made.details,
+    )
 
 
 def random_word(length: int) -> str:
@@ -361,8 +385,18 @@ def _patience(outcome: Ended) -> float | None:
     return max(SHORTEST_WAIT, delay) if isinstance(delay, (int, float)) else 0.5
 
 
+def id_of(shown: object) -> object:
+    """Give the id of what a listing yields, whatever that is."""
+    return getattr(shown, "external_id", None)
+
+
+def _drain(listing: Iterable[External], found: list[External]) -> None:
+    for each in listing:
+        _add(found, each)
+
+
 def _add(found: list[External], each: External) -> None:
     """Collect; raise Finding for a listing that shows the same again and again."""
     found.append(each)
-    if len(found) % 1000 == 0 and len(found) > 10 * len({str(each) for each in found}):
+    if len(found) % 1000 == 0 and len(found) > 10 * len({id_of(each) for each in found}):
         raise Finding("inventory repeats itself and does not end: stop after the last page")

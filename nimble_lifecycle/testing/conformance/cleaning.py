@@ -8,13 +8,10 @@ from dataclasses import replace
 
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler.redact import described
-from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned
+from nimble_lifecycle.reconciler.vendor import External, InProgress
 from nimble_lifecycle.testing.conformance.bench import SHORTEST_WAIT, Bench, Life
 from nimble_lifecycle.testing.conformance.lives import finished, release
 from nimble_lifecycle.testing.report import Leftover
-
-_BELIEVED = {"find", "find-absent", "find-whole-key"}
-"""Checks that must have passed before what `find` gives is released."""
 
 
 async def clean(bench: Bench) -> list[Leftover]:
@@ -34,6 +31,18 @@ async def clean(bench: Bench) -> list[Leftover]:
     return stuck + await _after_another_look(bench, made, left)
 
 
+async def tidy(bench: Bench) -> None:
+    """Release what is done with, so that no more is there at once than must be.
+
+    Only once releases are known to work: until then one might take something else with it.
+    """
+    if not bench.passed >= {"release", "release-by-id"}:
+        return
+    for name, row in _made(bench).items():
+        if name not in bench.released and (bench.ready is None or name != bench.ready.external_id):
+            await _release(bench, row)
+
+
 async def _looked_up(bench: Bench, life: Life) -> list[Leftover]:
     """Learn what became of the creates of a row that nobody knows the end of."""
     row = life.tenancy
@@ -41,13 +50,13 @@ async def _looked_up(bench: Bench, life: Life) -> list[Leftover]:
         words = f"its operation {life.operation} was still in progress"
         return [Leftover(None, row.idempotency_key, words)]
     settled = life.seen and life.operation is None
-    if settled or not bench.can_find or not bench.passed >= _BELIEVED:
+    if settled or not bench.looks_up:
         return []
     try:
         found = await bench.asked("find", row)
         if isinstance(found, (InProgress, External)):
             await finished(bench, row, found)
-    except Exception as error:  # an adapter may raise anything
+    except Exception as error:  # noqa: BLE001  # an adapter may raise anything
         words = f"it could not be looked up: {described(error)}"
         return [Leftover(None, row.idempotency_key, words)]
     return []
@@ -102,7 +111,7 @@ async def _shown(bench: Bench, made: Mapping[str, Tenancy]) -> list[External] | 
 async def _release(bench: Bench, row: Tenancy) -> str | None:
     try:
         await release(bench, row)
-    except Exception as error:  # an adapter may raise anything
+    except Exception as error:  # noqa: BLE001  # an adapter may raise anything
         return str(error) or described(error)
     return None
 
@@ -113,6 +122,6 @@ async def _remove(bench: Bench, external_id: str) -> str | None:
         return "the sandbox made it, and has no remove"
     try:
         await bench.sandbox.remove(external_id)
-    except Exception as error:  # a sandbox may raise anything
+    except Exception as error:  # noqa: BLE001  # a sandbox may raise anything
         return described(error)
     return None

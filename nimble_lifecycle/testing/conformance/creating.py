@@ -98,6 +98,22 @@ async def forgotten_operation(bench: Bench) -> None:
         )
 
 
+async def made(bench: Bench) -> None:
+    """See that the vendor itself shows what was created."""
+    if not bench.sandbox.implements("resources"):
+        raise NotChecked("it takes a Sandbox with resources")
+    row = bench.subject()
+
+    async def look() -> bool | None:
+        return await bench.exists(row) or None
+
+    if not await bench.within_lag(look):
+        raise Finding(
+            f"provision gave {row.external_id}, which the vendor (Sandbox.resources) does not show:"
+            " give the vendor's own id of what was made"
+        )
+
+
 async def details(bench: Bench) -> None:
     """See that the details can be kept, and read by anybody who may call a tool."""
     shown = bench.subject().details
@@ -114,15 +130,20 @@ async def details(bench: Bench) -> None:
 
 async def usable(bench: Bench) -> None:
     """See that what was called ready is."""
-    row = bench.subject()
-    words = "provision or poll returned Provisioned before the resource can be used"
-    if bench.sandbox.implements("usable"):
-        if not await bench.sandbox.usable(Provisioned(str(row.external_id), row.details)):
-            raise Finding(f"{words}: return InProgress until it can")
-    elif not bench.can_find:
+    if not await is_usable(bench, bench.subject()):
+        raise Finding(
+            "provision or poll returned Provisioned before the resource can be used: return"
+            " InProgress until it can"
+        )
+    if not bench.sandbox.implements("usable") and not bench.can_find:
         raise NotChecked("there is no find and no Sandbox.usable to tell")
-    elif isinstance(await bench.asked("find", row), InProgress):
-        raise Finding(f"{words}, find says: return InProgress until it can")
+
+
+async def is_usable(bench: Bench, row: Tenancy) -> bool:
+    """Whether a ready row can be used, as far as the sandbox or else the adapter's find says."""
+    if bench.sandbox.implements("usable"):
+        return await bench.sandbox.usable(Provisioned(str(row.external_id), row.details))
+    return not bench.looks_up or not isinstance(await bench.asked("find", row), InProgress)
 
 
 async def repeated(bench: Bench) -> None:
@@ -209,8 +230,9 @@ def _must_repeat(bench: Bench) -> None:
 
 
 def _is_seconds(value: object) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and isfinite(value) and value >= 0
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return isfinite(value) and value >= 0
 
 
 def _listed(names: set[str | None]) -> str:

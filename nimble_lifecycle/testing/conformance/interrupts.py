@@ -6,11 +6,13 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nimble_lifecycle.errors import UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler.calls import Ended, Method
+
+T = TypeVar("T")
 
 
 class Interrupted(UnknownOutcome):
@@ -32,6 +34,11 @@ class Cut:
 
     def __str__(self) -> str:
         return f"{'after' if self.answered else 'during'} wait {self.at}"
+
+    @property
+    def met(self) -> bool:
+        """Whether the wait was there to be cut."""
+        return 0 < self.at <= self.waits
 
     def due(self) -> bool:
         """Count a wait and say whether this is the one."""
@@ -57,37 +64,39 @@ class Watch:
         if inspect.iscoroutinefunction(method):
 
             async def on_loop(tenancy: Tenancy) -> Ended:
-                self.returned = await _Steps(method(tenancy), self)
-                return self.returned  # type: ignore[return-value]  # checked by the caller
+                called: Awaitable[Ended] = method(tenancy)
+                return await self.rest(called)
 
             return on_loop
 
         def plain(tenancy: Tenancy) -> "Ended | Awaitable[Ended]":
             result = method(tenancy)
             if isinstance(result, Awaitable):
-                return self._rest(result)
+                return self.rest(result)
             self.returned = result
             return result
 
         return plain
 
-    async def _rest(self, call: Awaitable[Ended]) -> Ended:
-        self.returned = await _Steps(call, self)
-        return self.returned  # type: ignore[return-value]  # checked by the caller
+    async def rest(self, call: Awaitable[T]) -> T:
+        """Await what a method gave, watched."""
+        result = await _Steps(call, self)
+        self.returned = result
+        return result
 
     def held(self, seconds: float) -> None:
         """Note for how long the loop stood still."""
         self.longest_hold = max(seconds, self.longest_hold or 0.0)
 
 
-class _Steps:
+class _Steps(Generic[T]):
     """Awaits `call`, one wait after the other."""
 
-    def __init__(self, call: Awaitable[Ended], watch: Watch) -> None:
+    def __init__(self, call: Awaitable[T], watch: Watch) -> None:
         self._call = call
         self._watch = watch
 
-    def __await__(self) -> Generator[Any, Any, Ended]:
+    def __await__(self) -> Generator[Any, Any, T]:
         steps = self._call.__await__()
         # What an awaitable yields, and is sent, is a matter between it and the event loop.
         advance: Callable[[], Any] = partial(next, steps)
@@ -96,7 +105,7 @@ class _Steps:
                 waits_for = self._timed(advance)
             except StopIteration as end:
                 self._watch.swallowed = self._watch.interrupted
-                result: Ended = end.value
+                result: T = end.value
                 return result
             except asyncio.CancelledError:
                 raise
@@ -113,7 +122,7 @@ class _Steps:
             self._watch.held(time.monotonic() - begun)
 
     def _wait(
-        self, steps: Generator[Any, Any, Ended], waits_for: object
+        self, steps: Generator[Any, Any, T], waits_for: object
     ) -> Generator[Any, Any, Callable[[], Any]]:
         """Wait as the adapter does, and give how to go on with what came of it."""
         if self._watch.cut.due():

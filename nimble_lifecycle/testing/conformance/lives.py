@@ -35,7 +35,7 @@ async def finished(
 async def provisioned(bench: Bench, tenancy: Tenancy, cut: Cut | None = None) -> Ended:
     """Call `provision`, and `find` once where the name is taken."""
     outcome = await bench.asked("provision", tenancy, cut=cut)
-    if isinstance(outcome, NameConflict) and bench.can_find:
+    if isinstance(outcome, NameConflict) and bench.looks_up:
         found = await bench.asked("find", tenancy)
         return found if isinstance(found, External) else outcome
     return outcome
@@ -44,7 +44,7 @@ async def provisioned(bench: Bench, tenancy: Tenancy, cut: Cut | None = None) ->
 async def recovered(bench: Bench, tenancy: Tenancy) -> Ended:
     """Settle a create of unknown outcome: look it up, and repeat its key where it is not found."""
     end = bench.clock.monotonic() + bench.lag
-    while bench.can_find:
+    while bench.looks_up:
         found = await bench.asked("find", tenancy)
         if isinstance(found, (External, InProgress)):
             return found

@@ -20,6 +20,7 @@ from nimble_lifecycle.testing.conformance.bench import (
 from nimble_lifecycle.testing.conformance.creating import neighbour
 from nimble_lifecycle.testing.conformance.lives import create
 
+
 async def find(bench: Bench) -> None:
     """Look up what was created."""
     _must_find(bench)
@@ -29,8 +30,9 @@ async def find(bench: Bench) -> None:
         found = await bench.asked("find", row)
         return None if isinstance(found, Gone) else found
 
-    match await bench.within_lag(look):
-        case External() as found:
+    found = await bench.within_lag(look)
+    match found:
+        case External():
             _must_be(row, found)
         case InProgress():
             raise NotChecked("find says that it is still being made: see usable")
@@ -39,8 +41,8 @@ async def find(bench: Bench) -> None:
                 f"find did not see a resource within lag ({bench.lag:g} s) after its creation:"
                 " look for idempotency_key, or declare a longer lag"
             )
-        case other:
-            raise Finding(f"find {said(other)} for a resource that is there")
+        case _:
+            raise Finding(f"find {said(found)} for a resource that is there")
 
 
 def _must_be(row: Tenancy, found: External) -> None:
@@ -131,9 +133,8 @@ async def inventory(bench: Bench) -> None:
 
 
 def _missing(bench: Bench, shown: list[External]) -> list[str]:
-    ids = {each.external_id for each in shown}
-    known = {name for life in bench.lives.values() for name in life.known}
-    return sorted(known - bench.released - ids)
+    made = {name for life in bench.lives.values() for name in life.made}
+    return sorted(made - bench.released - {each.external_id for each in shown})
 
 
 async def _listed(bench: Bench) -> list[External]:
@@ -158,7 +159,7 @@ async def inventory_marks(bench: Bench) -> None:
     await create(bench, theirs)
     shown = {each.external_id: each for each in await _listed(bench)}
     for life in list(bench.lives.values()):
-        for name in life.known & set(shown):
+        for name in life.made & set(shown):
             wrong = _wrong_mark(life.tenancy, shown[name])
             if wrong:
                 raise Finding(

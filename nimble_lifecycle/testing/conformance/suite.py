@@ -21,7 +21,7 @@ from nimble_lifecycle.testing.conformance import (
     troubles,
 )
 from nimble_lifecycle.testing.conformance.bench import Bench, Finding, NotChecked, Warned
-from nimble_lifecycle.testing.conformance.cleaning import clean
+from nimble_lifecycle.testing.conformance.cleaning import clean, tidy
 from nimble_lifecycle.testing.report import Checked, Report, Verdict
 from nimble_lifecycle.testing.sandbox import Sandbox
 
@@ -38,6 +38,7 @@ FIRST: Final[Mapping[str, Check]] = {
 """Without these there is nothing to look at."""
 
 REST: Final[Mapping[str, Check]] = {
+    "made": creating.made,
     "details": creating.details,
     "find": looking.find,
     "usable": creating.usable,
@@ -74,15 +75,21 @@ LAST: Final[Mapping[str, Check]] = {
 }
 """About what all the others saw."""
 
+_LOOKED_UP: Final = frozenset({"find", "find-absent", "find-whole-key"})
+
 RESTS_ON: Final[Mapping[str, frozenset[str]]] = {
     "find-details": frozenset({"find"}),
     "find-whole-key": frozenset({"find-absent"}),
+    "usable": frozenset({"made"}),
+    "inventory-marks": frozenset({"inventory"}),
     "repeat-at-once": frozenset({"repeat"}),
     "release-by-id": frozenset({"release"}),
+    "update": frozenset({"repeat"}),
     "update-of-gone": frozenset({"update", "release"}),
-    "interrupted-create": frozenset({"find", "find-absent", "find-whole-key", "repeat"}),
-    "interrupted-release": frozenset({"release", "release-again"}),
-    "lost-answer": frozenset({"interrupted-create", "interrupted-release"}),
+    "interrupted-create": _LOOKED_UP | {"repeat"},
+    "interrupted-release": frozenset({"release", "release-again", "release-by-id"}),
+    "lost-answer": _LOOKED_UP
+    | {"repeat", "release", "release-again", "interrupted-create", "interrupted-release"},
 }
 """What a check takes for granted: where that failed, it would only say the same once more."""
 
@@ -95,7 +102,7 @@ async def check_vendor(
     sandbox: Sandbox | None = None,
     params: Mapping[str, Json] | None = None,
     changed_params: Mapping[str, Json] | None = None,
-    timeout: float = 300.0,
+    timeout: float = 300.0,  # noqa: ASYNC109  # of each step, not of the whole
     crowd: int = 3,
     progress: Progress | None = None,
 ) -> Report:
@@ -160,12 +167,13 @@ async def _run(bench: Bench, progress: Progress) -> Report:
         for name, check in {**FIRST, **REST, **LAST}.items():
             progress(done, name)
             done.append(await _checked(bench, name, check))
-    finally:
-        progress(done, "cleaning up")
-        left = await clean(bench)
-        for each in left:
+            await tidy(bench)
+    except BaseException:
+        for each in await clean(bench):
             log.warning("left behind: %s", each)
-    return Report(bench.vendor.kind, done, left)
+        raise
+    progress(done, "cleaning up")
+    return Report(bench.vendor.kind, done, await clean(bench))
 
 
 async def _ids_there(bench: Bench) -> set[str]:

@@ -99,7 +99,7 @@ async def _is_settled(bench: Bench, row: Tenancy, outcome: Ended, where: str) ->
 
 async def _was_made(bench: Bench, row: Tenancy) -> bool:
     """Whether the row's resource is there; a name that is taken by itself is as good as found."""
-    if bench.can_find:
+    if bench.looks_up:
         return isinstance(await bench.asked("find", row), (External, InProgress))
     return any(shown.key == row.idempotency_key for shown in await bench.listing() or [])
 
@@ -131,16 +131,16 @@ async def _met(bench: Bench, trouble: Trouble) -> Met:
     """Call every method under a trouble, and see that it did no harm."""
     kept = bench.subject()
     calls = {"provision": bench.row()}
-    if bench.can_find:
+    if bench.looks_up:
         calls["find"] = kept
-    if bench.vendor.on_release == "delete":
+    if bench.vendor.on_release == "delete" and "release" not in bench.failed:
         calls["release"] = await create(bench, bench.row())
     async with _under(bench, trouble) as vendor:
         called = (bench.call(name, row, by=vendor) for name, row in calls.items())
         listed = _listed(bench, vendor)
         *ended, listing = await asyncio.gather(*called, listed)
     met: dict[str, Ended | list[External]] = dict(zip(calls, ended, strict=True))
-    if bench.vendor.implements("inventory"):
+    if "inventory" in bench.passed:
         met["inventory"] = listing
     return met
 
@@ -148,7 +148,7 @@ async def _met(bench: Bench, trouble: Trouble) -> Met:
 async def _listed(bench: Bench, vendor: Vendor) -> Exception | list[External]:
     try:
         return await bench.inventory(vendor)
-    except Exception as error:  # an adapter may raise anything
+    except Exception as error:  # noqa: BLE001  # an adapter may raise anything
         return error
 
 
