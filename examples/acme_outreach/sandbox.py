@@ -16,7 +16,7 @@ from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler import External, Provisioned, Vendor
 from nimble_lifecycle.testing.http import HttpSandbox
 
-PATIENCE = 0.5
+PATIENCE = 1.5
 """Seconds the adapter waits for an answer that the suite holds back."""
 
 

@@ -23,6 +23,7 @@ from rich.text import Text
 import nimble_lifecycle
 from nimble_lifecycle.errors import ConfigurationError, NimbleError, TargetError
 from nimble_lifecycle.protocol import Json
+from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT
 from nimble_lifecycle.reconciler.redact import described, redacted
 from nimble_lifecycle.reconciler.tables import WIDE, print_json, safe
 from nimble_lifecycle.reconciler.target import load_vendor
@@ -35,8 +36,8 @@ from nimble_lifecycle.testing.sandbox import Sandbox
 
 DONE, FINDING, WRONG_USE = 0, 1, 2
 
-STUCK: Final = 30.0
-"""Seconds, beyond three calls, after which an event loop that stands still is given up."""
+STUCK: Final = 2.0
+"""Seconds, beyond a lease, after which an event loop that stands still is given up."""
 
 _STYLES: Final[Mapping[Verdict, str]] = {
     Verdict.OK: "green",
@@ -117,9 +118,7 @@ def check_vendor(
         vendor,
         sandbox=None if sandbox is None else _sandbox(sandbox),
         params=given,
-        changed_params=given
-        if changed_params is None
-        else _object("--changed-params", changed_params),
+        changed_params=changed,
         timeout=_seconds(timeout),
         crowd=crowd,
     )
@@ -168,7 +167,7 @@ async def _watched(
     vendor: Vendor, check: Callable[..., Awaitable[Report]], show: Callable[[Report], None]
 ) -> Report:
     """Run the checks, say which one is on, and end the process where the event loop is lost."""
-    patience = STUCK + 3 * vendor.time_limit.total_seconds()
+    patience = STUCK + LEASES_PER_LIMIT * vendor.time_limit.total_seconds()
     watchdog = _Watchdog(vendor.kind, patience, show)
     with Console(stderr=True).status("") as status:
 

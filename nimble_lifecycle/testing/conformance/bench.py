@@ -101,8 +101,8 @@ class Bench:
     """Ids whose release was answered with success."""
     foreign: set[str] = field(default_factory=set)
     """Ids of what the sandbox made without our mark."""
-    before: set[str] = field(default_factory=set)
-    """Ids of what was there before the run."""
+    before: dict[str, External] = field(default_factory=dict)
+    """What was there before the run, by id."""
     reported: set[str] = field(default_factory=set)
     """Ids of strays that were told of."""
     passed: set[str] = field(default_factory=set)
@@ -261,13 +261,13 @@ class Bench:
 
     async def listing(self) -> list[External] | None:
         """List the vendor's resources by what can be believed; None: nothing can."""
-        if self._sees:
+        if self.sees:
             return list(await self.sandbox.resources())
         return await self.inventory() if "inventory" in self.passed else None
 
     async def exists(self, tenancy: Tenancy) -> bool | None:
         """Whether `tenancy.external_id` is there; None: nobody can tell."""
-        if not self._sees and self.looks_up:
+        if not self.sees and self.looks_up:
             found = await self.asked("find", tenancy)
             if isinstance(found, External):
                 return found.external_id == tenancy.external_id
@@ -287,22 +287,22 @@ class Bench:
     async def strays(self) -> list[External]:
         """List what this run made and no row knows of; each is given once."""
         known = {name for life in self.lives.values() for name in life.known}
-        known |= self.foreign | self.before | self.reported
+        known |= self.foreign | self.before.keys() | self.reported
         listing = await self.listing() or []
         found = [each for each in listing if each.external_id not in known and self.is_ours(each)]
         self.reported |= {each.external_id for each in found}
         return found
 
     @property
-    def _sees(self) -> bool:
+    def sees(self) -> bool:
         """Whether the sandbox lists what there is, by the ids that the adapter gives."""
         return self.sandbox.implements("resources") and "made" not in self.failed
 
     def is_ours(self, shown: External) -> bool:
         """Whether this run made it, by its mark; where it has none, by its being new."""
         if shown.key is None and shown.owner is None:
-            new = shown.external_id not in self.before | self.foreign
-            return new and self._sees
+            new = shown.external_id not in self.before.keys() | self.foreign
+            return new and self.sees
         return shown.key in self.lives or self.owner in (shown.owner, _owner_of(shown.key))
 
 

@@ -69,7 +69,9 @@ def _made(bench: Bench) -> Mapping[str, Tenancy]:
         for life in bench.lives.values()
         for name in life.seen
     }
-    return {name: row for name, row in rows.items() if name not in bench.before | bench.foreign}
+    return {
+        name: row for name, row in rows.items() if name not in bench.before.keys() | bench.foreign
+    }
 
 
 async def _after_another_look(

@@ -30,7 +30,7 @@ async def find(bench: Bench) -> None:
         found = await bench.asked("find", row)
         return None if isinstance(found, Gone) else found
 
-    found = await bench.within_lag(look)
+    found: Ended = await bench.within_lag(look)
     match found:
         case External():
             _must_be(row, found)

@@ -54,6 +54,21 @@ async def cancellation(bench: Bench) -> None:
         )
 
 
+async def untouched(bench: Bench) -> None:
+    """See that what was there before the run is there as it was."""
+    if not bench.before:
+        raise NotChecked("nothing was there before the run, as far as can be seen")
+    listing = await bench.listing()
+    if listing is None:
+        raise NotChecked("there is no inventory and no Sandbox.resources to see it by")
+    now = {each.external_id: each for each in listing}
+    for name, shown in bench.before.items():
+        if name not in now:
+            raise Finding(f"{name} was there before the run and is gone: it was not the adapter's")
+        if bench.sees and (now[name].key, now[name].details) != (shown.key, shown.details):
+            raise Finding(f"{name} was there before the run and was changed: it was not ours")
+
+
 async def one_each(bench: Bench) -> None:
     """See, once every look-up must see it, that nothing is there that no row knows of."""
     if await bench.listing() is None:

@@ -10,7 +10,7 @@ from nimble_lifecycle.errors import ConfigurationError, VendorError
 from nimble_lifecycle.protocol import Json
 from nimble_lifecycle.reconciler.redact import described
 from nimble_lifecycle.reconciler.steps import invalid_params
-from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.reconciler.vendor import External, Vendor
 from nimble_lifecycle.store import Threads
 from nimble_lifecycle.testing.conformance import (
     crashing,
@@ -65,6 +65,7 @@ REST: Final[Mapping[str, Check]] = {
     "no-answer": troubles.no_answer,
     "lost-answer": troubles.lost_answer,
     "one-each": observed.one_each,
+    "untouched": observed.untouched,
 }
 
 LAST: Final[Mapping[str, Check]] = {
@@ -162,7 +163,7 @@ async def _entered(thing: object, what: str) -> AsyncIterator[None]:
 
 async def _run(bench: Bench, progress: Progress) -> Report:
     done: list[Checked] = []
-    bench.before = await _ids_there(bench)
+    bench.before = await _there(bench)
     try:
         for name, check in {**FIRST, **REST, **LAST}.items():
             progress(done, name)
@@ -176,13 +177,13 @@ async def _run(bench: Bench, progress: Progress) -> Report:
     return Report(bench.vendor.kind, done, await clean(bench))
 
 
-async def _ids_there(bench: Bench) -> set[str]:
-    """Give the ids of what is there before the run, as far as anybody tells."""
+async def _there(bench: Bench) -> dict[str, External]:
+    """Give what is there before the run, as far as anybody tells."""
     if bench.sandbox.implements("resources"):
-        return {each.external_id for each in await bench.sandbox.resources()}
+        return {each.external_id: each for each in await bench.sandbox.resources()}
     with suppress(Exception):  # the adapter's listing is looked at later
-        return {each.external_id for each in await bench.inventory()}
-    return set()
+        return {each.external_id: each for each in await bench.inventory()}
+    return {}
 
 
 async def _checked(bench: Bench, name: str, check: Check) -> Checked:

@@ -396,6 +396,8 @@ class ListsWhatItIsAsked(Sound):
 
 
 class ReleasesByKey(Sound):
+    """Of what has no mark it takes any for the one it was given no key for."""
+
     async def release(self, tenancy: Tenancy) -> Released | InProgress:
         with plain_words():
             async for thing in self.everything():
@@ -457,6 +459,26 @@ class ForgetsTheRestOfARelease(Sound):
             return Released()
         self.begun.add(name)
         return await super().release(tenancy)
+
+
+class TidiesUp(Sound):
+    """Removes what nobody seems to own while it is about it."""
+
+    async def release(self, tenancy: Tenancy) -> Released | InProgress:
+        for thing in list(self.depot.things.values()):
+            if thing.mark is None and thing.name.startswith("a name"):
+                self.depot.delete(thing.id)
+        return await super().release(tenancy)
+
+
+class Paints(Sound):
+    """Changes whatever it lists."""
+
+    async def everything(self) -> AsyncIterator[Thing]:
+        async for thing in super().everything():
+            if thing.mark is None and thing.name.startswith("a name"):
+                thing.size = "painted"
+            yield thing
 
 
 class ReleaseNeverEnds(Slow):
@@ -582,7 +604,7 @@ class BlocksTheLoop(Sound):
     find = Vendor.find
 
     async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
-        time.sleep(0.15)
+        time.sleep(0.12)
         return await super().provision(tenancy)
 
 
@@ -652,12 +674,14 @@ BROKEN: dict[type[Sound], set[str]] = {
     ListsWithoutATimeZone: {"inventory"},
     ListsEverythingAsOurs: {"inventory-marks"},
     ListsWhatItIsAsked: {"inventory"},
-    ReleasesByKey: {"release-by-id"},
+    ReleasesByKey: {"release-by-id", "untouched"},
     ReleasesWhatTheWorkspaceHas: {"release-by-id"},
     ReleasesTheWholeDeployment: {"release"},
     GoneIsAnError: {"release-again"},
     SaysReleasedAtOnce: {"release"},
     ForgetsTheRestOfARelease: {"interrupted-release"},
+    TidiesUp: {"untouched"},
+    Paints: {"untouched"},
     ReleaseNeverEnds: {"release-again"},
     ForbiddenIsGone: {"credential"},
     ForbiddenIsNotFound: {"credential"},
