@@ -7,14 +7,16 @@ not be removed again, 2 wrong use.
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from typing import Annotated, Final
 
 from cyclopts import App, CycloptsError, Parameter
+from cyclopts.validators import Number
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
@@ -51,6 +53,7 @@ app = App(
     help="Check what is written for nimble-lifecycle.",
     version=nimble_lifecycle.__version__,
     result_action="return_value",
+    suppress_keyboard_interrupt=False,  # whoever interrupts is told so, as of any other end
 )
 
 
@@ -70,7 +73,7 @@ def _guarded(command: Callable[[], int | None]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINDING
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return _failed("interrupted", FINDING)
 
 
@@ -82,7 +85,7 @@ def check_vendor(
     params: str = "{}",
     changed_params: str | None = None,
     timeout: str = "5m",
-    crowd: int = 3,
+    crowd: Annotated[int, Parameter(validator=Number(gte=1))] = 3,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Run an adapter through repeated calls, crash points and faults, against its own vendor.
@@ -176,7 +179,16 @@ async def _watched(
             watchdog.done, watchdog.now = done, name
 
         with watchdog:
+            _cancel_on_sigterm()
             return await check(progress=progress)
+
+
+def _cancel_on_sigterm() -> None:
+    """End as on an interrupt: what was made is removed first."""
+    task = asyncio.current_task()
+    if task is not None:
+        with suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 class _Watchdog:

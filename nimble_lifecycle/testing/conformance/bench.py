@@ -169,7 +169,7 @@ class Bench:
         self, name: str, tenancy: Tenancy, *, cut: Cut | None = None, by: Vendor | None = None
     ) -> Ended:
         """Call a method once, as the worker does; `Interrupted` where the cut fell into it."""
-        watch = Watch(cut or Cut())
+        watch, life = Watch(cut or Cut()), self.life(tenancy)
         method: Method = getattr(by or self.vendor, name)
         outcome = await ended(
             watch.over(method),
@@ -178,7 +178,6 @@ class Bench:
             clock=self.clock,
             hop=self.threads,
         )
-        life = self.life(tenancy)
         if isinstance(outcome, OverrunError) and by is None:
             self.observed.overrun.add(name)
         self._observe(name, watch, outcome, life)
