@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["nimble-manifest", "nimble-reconcile"]
+COMMANDS = ["nimble-lifecycle", "nimble-manifest", "nimble-reconcile"]
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import partial
@@ -37,6 +38,9 @@ from nimble_lifecycle.testing.report import Checked, Report, Verdict
 from nimble_lifecycle.testing.sandbox import Sandbox
 
 DONE, FINDING, WRONG_USE = 0, 1, 2
+
+LONG: Final = 5.0
+"""Seconds of work after which a log is told how far it is."""
 
 STUCK: Final = 2.0
 """Seconds, beyond a lease, after which an event loop that stands still is given up."""
@@ -172,11 +176,18 @@ async def _watched(
     """Run the checks, say which one is on, and end the process where the event loop is lost."""
     patience = STUCK + LEASES_PER_LIMIT * vendor.time_limit.total_seconds()
     watchdog = _Watchdog(vendor.kind, patience, show)
-    with Console(stderr=True).status("") as status:
+    console = Console(stderr=True)
+    told = time.monotonic()
+    with console.status("") as status:
 
         def progress(done: Sequence[Checked], name: str) -> None:
-            status.update(f"{len(done)} checks done, now {name}")
+            nonlocal told
             watchdog.done, watchdog.now = done, name
+            line = f"{len(done)} checks done, now {name}"
+            status.update(line)
+            if not console.is_terminal and time.monotonic() - told > LONG:
+                told = time.monotonic()
+                _say(line)
 
         with watchdog:
             _cancel_on_sigterm()
