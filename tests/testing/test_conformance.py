@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
-from broken import BROKEN, Slow
-from depot import Depot, DepotSandbox, Sound
+from broken import BROKEN, LooksUpOnly, Slow, TooSlowOnAThread
+from depot import Depot, DepotSandbox, Sound, Thing
 from pydantic import BaseModel
 
 from nimble_lifecycle.errors import (
@@ -32,6 +32,13 @@ from nimble_lifecycle.testing import (
 from nimble_lifecycle.testing.conformance.bench import Bench, Finding, lookalike
 from nimble_lifecycle.testing.conformance.observed import one_each
 from nimble_lifecycle.testing.conformance.suite import FIRST, LAST, REST, RESTS_ON
+
+UNFIT: dict[type[Sound], set[str]] = {
+    Sound: {"operation", "forgotten-operation"},
+    Slow: set(),
+    LooksUpOnly: {"repeat", "repeat-at-once"},
+}
+"""Sound adapters, and the checks that do not fit them."""
 
 
 def checked(vendor: Sound, sandbox: Sandbox | None = None, **how: object) -> Report:
@@ -63,15 +70,14 @@ def test_a_mistake_is_found_for_its_own_reason_and_cleaned_up(broken: type[Sound
     assert "untouched" in report.failed or (theirs.active, theirs.size) == (False, None)
 
 
-@pytest.mark.parametrize("adapter", [Sound, Slow])
+@pytest.mark.parametrize("adapter", UNFIT)
 def test_a_sound_adapter_passes_every_check_that_fits_it(adapter: type[Sound]) -> None:
     vendor = adapter()
     vendor.depot.create("a name of somebody's", None)
     report = checked(vendor)
     assert report.ok, str(report)
-    unfit = {"operation", "forgotten-operation"} if adapter is Sound else set()
-    found = verdicts(report)
-    assert {check for check, verdict in found.items() if verdict is not Verdict.OK} == unfit
+    unfit = {each.check for each in report.checks if each.verdict is not Verdict.OK}
+    assert unfit == UNFIT[adapter]
     assert vendor.depot.made > 20
     assert [thing.mark for thing in vendor.depot.things.values()] == [None]
 
@@ -245,6 +251,29 @@ def test_what_cannot_be_removed_is_listed() -> None:
     assert {each.key for each in report.left_behind} == {
         thing.mark for thing in vendor.depot.things.values()
     }
+
+
+def test_what_a_call_made_that_came_too_late_is_removed_too() -> None:
+    vendor = TooSlowOnAThread()
+    report = checked(vendor, Sandbox())
+    assert report.failed == ["time-limit"]
+    assert report.left_behind == []
+    assert (vendor.depot.made, vendor.depot.things) == (1, {})
+
+
+def test_there_are_never_many_at_once() -> None:
+    class Narrow(Depot):
+        most = 0
+
+        def create(self, name: str, mark: str | None, key: str | None = None) -> Thing:
+            thing = super().create(name, mark, key)
+            self.most = max(self.most, len(self.things))
+            return thing
+
+    depot = Narrow()
+    assert checked(Sound(depot)).ok
+    assert depot.made > 40
+    assert depot.most <= 10
 
 
 def test_a_run_that_is_cancelled_cleans_up_too() -> None:

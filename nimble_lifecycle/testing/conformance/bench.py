@@ -28,8 +28,11 @@ SHORTEST_WAIT: Final = 0.02
 AT_ONCE: Final = 4
 """Rows that are led through the adapter at the same time, where there are many."""
 
-LONG_ENOUGH: Final = 10
+LONG_ENOUGH: Final = 12
 """Characters that must be drawn anew, so that an id is surely nobody's."""
+
+_MIDDLE: Final = "ghijklmnopqrstuvwxyz"
+"""Letters that are no hexadecimal digits."""
 
 _WITH_ID: Final = (Provisioned, InProgress, External)
 
@@ -348,12 +351,12 @@ def lookalike(name: str) -> str | None:
     """Give an id of the same shape that nothing has; None where it would be too short for that."""
     kept, separator, rest = name.rpartition(max("-_/.:", key=name.rfind))
     made = "".join(map(_other, rest))
-    changed = sum(one != other for one, other in zip(rest, made, strict=True))
-    return f"{kept}{separator}{made}" if changed >= LONG_ENOUGH else None
+    drawn = sum(character.isascii() and character.isalnum() for character in rest)
+    return f"{kept}{separator}{made}" if drawn >= LONG_ENOUGH else None
 
 
 def _other(character: str) -> str:
-    for alphabet in ("0123456789", "abcdef", "ABCDEF", "ghijklmnopqrstuvwxyz"):
+    for alphabet in ("0123456789", "abcdef", "ABCDEF", _MIDDLE, _MIDDLE.upper()):
         if character in alphabet:
             return secrets.choice(alphabet)
     return character

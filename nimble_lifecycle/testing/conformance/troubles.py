@@ -19,6 +19,7 @@ from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler.calls import Ended
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.testing.conformance.bench import Bench, Finding, NotChecked, said
+from nimble_lifecycle.testing.conformance.cleaning import tidy
 from nimble_lifecycle.testing.conformance.creating import no_strays
 from nimble_lifecycle.testing.conformance.lives import create, finished, recovered, release
 from nimble_lifecycle.testing.sandbox import RETRY_AFTER, Trouble
@@ -81,6 +82,7 @@ async def lost_answer(bench: Bench) -> None:
                 break
             await _is_settled(bench, row, outcome, f"with {trouble} (request {number + 1})")
         await _lost_release(bench, trouble)
+        await tidy(bench)
     await no_strays(bench, "a create whose answer was lost")
 
 

@@ -255,6 +255,15 @@ class Slow(Sound):
         return None
 
 
+class LooksUpOnly(Slow):
+    """Sound as well: the vendor knows no keys, and whatever may have been made is looked for."""
+
+    repeatable = None
+
+    async def made(self, tenancy: Tenancy) -> Thing:
+        return await NotIdempotent.made(self, tenancy)
+
+
 class SaysInProgressAndCannotPoll(Slow):
     poll = Vendor.poll
 
