@@ -10,17 +10,23 @@ from nimble_lifecycle.testing.conformance.lives import create, finished, release
 
 
 async def surplus(bench: Bench) -> None:
-    """Release a resource by its id alone, for a row that has another one."""
+    """Release a resource by its id alone, of a workspace that has another one."""
     _must_release(bench)
     row = await create(bench, bench.row())
     other = await create(bench, bench.row())
-    alone = replace(row, idempotency_key=None, external_name=None)
+    alone = replace(
+        bench.row(workspace=row.workspace_id),
+        external_id=other.external_id,
+        idempotency_key=None,
+        external_name=None,
+        params={},
+    )
     try:
-        await release(bench, replace(alone, external_id=other.external_id))
+        await release(bench, alone)
     except Finding as finding:
         raise Finding(
-            f"{finding}; a surplus is released by its external_id alone, with idempotency_key and"
-            " external_name None"
+            f"{finding}; a surplus is released by its external_id alone: idempotency_key and"
+            " external_name are None, params and details empty"
         ) from finding
     stays, is_gone = await bench.exists(row), await bench.is_gone(other)
     if stays is False:

@@ -416,6 +416,12 @@ class ReleasesByKey(Sound):
         return Released()
 
 
+class ReleaseNeedsDetails(Sound):
+    async def release(self, tenancy: Tenancy) -> Released | InProgress:
+        assert tenancy.details["name"]
+        return await super().release(tenancy)
+
+
 class ReleasesWhatTheWorkspaceHas(Sound):
     """Remembers the workspace's thing and removes that, whatever id is named."""
 
@@ -684,6 +690,7 @@ BROKEN: dict[type[Sound], set[str]] = {
     ListsEverythingAsOurs: {"inventory-marks"},
     ListsWhatItIsAsked: {"inventory"},
     ReleasesByKey: {"release-by-id", "untouched"},
+    ReleaseNeedsDetails: {"release-by-id"},
     ReleasesWhatTheWorkspaceHas: {"release-by-id"},
     ReleasesTheWholeDeployment: {"release"},
     GoneIsAnError: {"release-again"},
