@@ -40,8 +40,8 @@ class Sandbox:
     async def resources(self) -> Iterable[External]:
         """List every resource there is, ours or not, as the vendor itself shows it.
 
-        `key` where the vendor shows our mark; `details` is compared to see that what is not ours
-        was not touched.
+        `key` where the vendor shows our mark. `details` is compared to see that what is not ours
+        was not touched: leave out what changes by itself.
         """
         raise NotImplementedError
 

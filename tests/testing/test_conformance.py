@@ -12,8 +12,10 @@ from pydantic import BaseModel
 
 from nimble_lifecycle.errors import (
     ConfigurationError,
+    NameConflict,
     PermanentError,
     RateLimited,
+    TemporaryError,
     VendorError,
 )
 from nimble_lifecycle.protocol import Tenancy
@@ -200,6 +202,19 @@ def test_a_vendor_that_asks_for_patience_gets_it() -> None:
 
     report = checked(Limited(), Sandbox())
     assert report.ok, str(report)
+
+
+def test_a_name_that_is_taken_is_no_temporary_error_and_patience_has_an_end() -> None:
+    class TakenIsTemporary(Sound):
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            try:
+                return await super().provision(tenancy)
+            except NameConflict:
+                raise TemporaryError("try again") from None
+
+    report = checked(TakenIsTemporary(), timeout=0.6)
+    assert report.failed == ["name-taken"]
+    assert "TemporaryError" in words(report, "name-taken")
 
 
 def test_an_error_shows_no_secret() -> None:

@@ -28,6 +28,9 @@ SHORTEST_WAIT: Final = 0.02
 AT_ONCE: Final = 4
 """Rows that are led through the adapter at the same time, where there are many."""
 
+TEMPORARY: Final = 30.0
+"""Seconds for which a temporary error is taken at its word."""
+
 LONG_ENOUGH: Final = 12
 """Characters that must be drawn anew, so that an id is surely nobody's."""
 
@@ -210,7 +213,7 @@ class Bench:
 
     async def asked(self, name: str, tenancy: Tenancy, *, cut: Cut | None = None) -> Ended:
         """Call again for as long as the vendor asks for patience; NotChecked past the limit."""
-        end = self.clock.monotonic() + self.timeout
+        begun = self.clock.monotonic()
         while True:
             outcome = await self.call(name, tenancy, cut=cut)
             if isinstance(outcome, OverrunError):
@@ -218,7 +221,9 @@ class Bench:
             if name in self.observed.unusable:
                 raise NotChecked(f"{name} gave an id that cannot be kept: see ids")
             wait = _patience(outcome)
-            if wait is None or self.clock.monotonic() + wait > end:
+            longest = TEMPORARY if isinstance(outcome, TemporaryError) else self.timeout
+            spent = self.clock.monotonic() - begun
+            if wait is None or spent + wait > min(longest, self.timeout):
                 return outcome
             await self.clock.sleep(wait)
 

@@ -196,6 +196,8 @@ async def _checked(bench: Bench, name: str, check: Check) -> Checked:
         await check(bench)
     except Finding as finding:
         bench.failed.add(name)
+        with suppress(Exception):  # what it left lying about is the same mistake
+            await bench.strays()
         return Checked(name, Verdict.FAILED, str(finding))
     except NotChecked as reason:
         return Checked(name, Verdict.NOT_CHECKED, str(reason))

@@ -583,6 +583,18 @@ class LostAnswerIsCertain(Sound):
             raise TemporaryError("try again") from error
 
 
+class LostSecondStepIsCertain(Sound):
+    """Takes the second of two requests for the whole, so that the first is forgotten."""
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        try:
+            return await super().provision(tenancy)
+        except UnknownOutcome as error:
+            if any(self.is_it(thing, tenancy) for thing in self.depot.things.values()):
+                raise PermanentError from error
+            raise
+
+
 class CreatesAgainByItself(Sound):
     """Repeats a create that was not answered, under another key."""
 
@@ -708,6 +720,7 @@ BROKEN: dict[type[Sound], set[str]] = {
     FailureIsNotFound: {"no-answer"},
     FailureIsRejection: {"no-answer"},
     LostAnswerIsCertain: {"lost-answer"},
+    LostSecondStepIsCertain: {"lost-answer"},
     CreatesAgainByItself: {"lost-answer"},
     SwallowsCancellation: {"cancellation"},
     CancellationIsAFailure: {"cancellation"},
