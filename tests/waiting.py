@@ -1,7 +1,7 @@
-"""How tests wait, so that a slow machine, or one that stands still for a while, fails none of them.
+"""How tests wait, so that a machine that is slow, or stands still for a while, fails none of them.
 
-What should succeed gets `PATIENCE`. What should come about is waited for, not slept for. What should
-end soon is timed in looks, not by the wall: while the machine stands still, no look is taken.
+What should succeed gets `PATIENCE`. What should come about is waited for, not slept for. What
+should end soon is timed in looks, not by the wall: while the machine stands still, none is taken.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ class Fleet:
 
     url: str
     vendor: Vendor
-    clock: Any = None
+    clock: ManualClock | None = None
     limits: Limits = field(default_factory=lambda: Limits(poll=0.05, grace=0.0, backoff=QUICK))
 
     def __post_init__(self) -> None:
