@@ -22,9 +22,17 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
+from waiting import PATIENCE
+
+# An example that a stalled machine holds up is no counter-example.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 END_WITH_STDIN = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
@@ -165,7 +173,7 @@ def local_servers() -> list[str]:
 def can_make_databases(url: str) -> bool:
     """Say whether a server answers and lets us work on it."""
     try:
-        with psycopg.connect(url, connect_timeout=2) as connection:
+        with psycopg.connect(url, connect_timeout=int(PATIENCE)) as connection:
             return connection.execute(MAY_MAKE_DATABASES).fetchone() == (True,)
     except psycopg.OperationalError:
         return False
@@ -194,7 +202,13 @@ def private_cluster(directory: Path) -> Iterator[str]:
         with (home / "output").open("ab") as output:
             command = [str(directory / program), "-D", str(data), *arguments]
             subprocess.run(
-                command, user=user, cwd=home, stdout=output, stderr=output, check=True, timeout=90
+                command,
+                user=user,
+                cwd=home,
+                stdout=output,
+                stderr=output,
+                check=True,
+                timeout=2 * PATIENCE,
             )
 
     try:

@@ -19,7 +19,7 @@ def test_the_demo_ends_well(empty_database_url: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All as it should be" in done.stdout

@@ -20,7 +20,7 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[1]
 FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.py)\s*\n")
-LIMIT = 60  # seconds for one block
+LIMIT = 180  # seconds for one block
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/manifest.md"])

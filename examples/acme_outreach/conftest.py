@@ -18,9 +18,9 @@ def prompt_acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acme]:
 
 @pytest.fixture(scope="session")
 def slower_acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acme]:
-    """Run a service that takes a moment to provision."""
+    """Run a service that provisions when a test says so."""
     database = tmp_path_factory.mktemp("acme") / "acme.db"
-    with serving(database, ACME_PROVISIONING_SECONDS="0.2") as acme:
+    with serving(database, ACME_PROVISIONING_SECONDS="3600") as acme:
         yield acme
 
 
@@ -33,7 +33,7 @@ def acme(prompt_acme: Acme) -> Acme:
 
 @pytest.fixture
 def slow_acme(slower_acme: Acme) -> Acme:
-    """Give Acme, as new, provisioning in a moment."""
+    """Give Acme, as new, provisioning until `finish`."""
     slower_acme.clear()
     return replace(slower_acme, label=secrets.token_hex(4))
 

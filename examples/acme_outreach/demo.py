@@ -33,8 +33,10 @@ from rich.table import Table
 
 HERE: Final = Path(__file__).parent
 GRACE: Final = 8.0
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 """Seconds any one thing may take before the demo calls it wrong."""
+TRIES: Final = 5
+"""How often the user tries to think better of it in time, on a machine that stalls."""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -151,6 +153,8 @@ class Host:
             ]
             check(len(marked) == 1, f"{len(marked)} tools are marked for {event}")
             result = await client.call_tool_mcp(marked[0], arguments)
+            if "Call again." in text(result):  # the machine stalled for longer than a call may take
+                result = await client.call_tool_mcp(marked[0], arguments)
         check(not result.is_error, f"{event} failed: {text(result)}")
         return text(result)
 
@@ -197,13 +201,12 @@ def show(rows: list[dict[str, object]]) -> None:
     console.print(table)
 
 
-async def until(what: str, happens: Callable[[], bool]) -> float:
-    """Wait until something happens; how many seconds it took."""
+async def until(what: str, happens: Callable[[], bool]) -> None:
+    """Wait until something happens."""
     started = time.monotonic()
     while not happens():
         check(time.monotonic() - started < PATIENCE, f"waited {PATIENCE:.0f} s for: {what}")
         await asyncio.sleep(0.2)
-    return time.monotonic() - started
 
 
 # -- the story -------------------------------------------------------------------------------------
@@ -273,17 +276,22 @@ class Story:
     async def undo(self, workspace: str) -> None:
         """Uninstall and think better of it within the grace."""
         chapter(f"4. The user uninstalls, and reinstalls within the grace of {GRACE:.0f} s")
-        before = self.ids()
-        say(f"removing: {await self.host.tell(workspace, 'removing')!r}")
-        asked = time.monotonic()
-        rows = self.rows.read()
+        for _ in range(TRIES):
+            before, asked = self.ids(), time.monotonic()
+            say(f"removing: {await self.host.tell(workspace, 'removing')!r}")
+            rows = self.rows.read()
+            say(f"ready: {await self.host.install(workspace)!r}")
+            if time.monotonic() - asked < GRACE:
+                break
+            say("This machine took longer than the grace. Once more:")
+            await self.ready_at_acme(workspace)
+        else:
+            raise StepError(f"this machine is too slow for a grace of {GRACE:.0f} s")
         check(rows[0]["phase"] == "release_pending", "no release is pending")
         show(rows)
-        say(f"ready: {await self.host.install(workspace)!r}")
-        check(time.monotonic() - asked < GRACE, "this machine is too slow for so short a grace")
-        await asyncio.sleep(asked + GRACE + 2 - time.monotonic())
-        row = await self.ready_at_acme(workspace)
-        check(row["incarnation"] == 1 and self.ids() == before, "the undo cost a tenancy")
+        await asyncio.sleep(max(0.0, asked + GRACE + 2 - time.monotonic()))
+        await self.ready_at_acme(workspace)
+        check(self.ids() == before, "the undo cost a tenancy")
         say("The grace is over and the same tenancy is still there.")
         show(self.rows.read())
 
@@ -306,10 +314,12 @@ class Story:
     async def uninstall(self, *workspaces: str) -> None:
         """Uninstall for good: after the grace everything is gone at Acme."""
         chapter("6. Both users uninstall for good")
+        asked = time.monotonic()
         for workspace in workspaces:
             say(f"removing {workspace}: {await self.host.tell(workspace, 'removing')!r}")
-        took = await until("Acme to be empty", lambda: not self.ids())
-        check(took >= GRACE - 1, "released before the grace was over")
+        await until("Acme to be empty", lambda: not self.ids())
+        took = time.monotonic() - asked
+        check(took >= GRACE, "released before the grace was over")
         say(f"{took:.0f} s later Acme lists nothing of ours.")
         await until(
             "released rows", lambda: {row["phase"] for row in self.rows.read()} == {"released"}

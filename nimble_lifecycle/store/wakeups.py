@@ -106,13 +106,13 @@ class Listener:
         while not self._closed.is_set():
             try:
                 with self._database.standing() as connection:
-                    self._heard()  # something may have been missed in between
                     work(connection)
             except NimbleError:
                 self._closed.wait(_LISTEN_AGAIN)
 
     def _listen(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+        self._heard()  # only now: what came until here may have been missed
         driver = connection.connection.dbapi_connection
         while not self._closed.is_set():
             # One wait a second, so that `close` is noticed.

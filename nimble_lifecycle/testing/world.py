@@ -106,6 +106,11 @@ class World:
         with self._lock:
             return [found for found in self.resources.values() if found.key == key]
 
+    @property
+    def in_progress(self) -> int:
+        """How many calls are in progress now."""
+        return self._at_once
+
     # -- what adapters call ----------------------------------------------------------------------
 
     @property

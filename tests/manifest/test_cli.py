@@ -309,7 +309,7 @@ def test_the_command_keeps_what_the_server_prints_off_stdout(project):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.stdout == ""
     assert done.stderr.splitlines()[0] == "imported"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
+from waiting import PATIENCE, comes
 
 from nimble_lifecycle.protocol import Json, Reason, Workspace
 from nimble_lifecycle.reconciler.backoff import Backoff
@@ -16,12 +17,14 @@ from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import IntentStore, Threads, WorkStore
 from nimble_lifecycle.store.models import call, journal, tenancy, vendor
-from nimble_lifecycle.store.ports import Clock, Hop
-from nimble_lifecycle.testing import MemoryVendor, World
+from nimble_lifecycle.store.ports import Hop
+from nimble_lifecycle.testing import ManualClock, MemoryVendor, World
 
 T = TypeVar("T")
 
 QUICK = Backoff(0.01, 0.05)
+TICK = 0.05
+"""Seconds: how far a clock of the test's own goes on between two looks."""
 
 
 @dataclass
@@ -30,7 +33,7 @@ class Fleet:
 
     url: str
     vendor: Vendor
-    clock: Clock | None = None
+    clock: ManualClock | None = None
     limits: Limits = field(default_factory=lambda: Limits(poll=0.05, grace=0.0, backoff=QUICK))
 
     def __post_init__(self) -> None:
@@ -43,15 +46,17 @@ class Fleet:
 
     def ready(self, *names: str, kind: str = "memory", **params: Json) -> None:
         for name in names:
-            until = self.host.clock.monotonic() + 10
+            until = self.host.clock.monotonic() + PATIENCE
             self.host.ready(Workspace(name), kind, Reason.RESUME, params, until=until)
 
     def removing(self, *names: str) -> None:
         for name in names:
-            self.host.removing(Workspace(name), "memory", until=self.host.clock.monotonic() + 10)
+            self.host.removing(
+                Workspace(name), "memory", until=self.host.clock.monotonic() + PATIENCE
+            )
 
     def use(self, name: str) -> None:
-        self.host.touch(Workspace(name), "memory", until=self.host.clock.monotonic() + 10)
+        self.host.touch(Workspace(name), "memory", until=self.host.clock.monotonic() + PATIENCE)
 
     def rows(self) -> list[sa.RowMapping]:
         """Give every row as it is stored, oldest life first."""
@@ -72,12 +77,41 @@ class Fleet:
         return self._read(sa.select(journal).order_by(journal.c.id))
 
     def _read(self, statement: sa.Select[tuple[object, ...]]) -> list[sa.RowMapping]:
-        until = self.store.clock.monotonic() + 10
+        until = self.store.clock.monotonic() + PATIENCE
         return self.store.reading(until, lambda at: list(at.execute(statement).mappings()))
 
     async def work(self) -> Worker:
         """Run a new worker until it is idle."""
         return await self.with_worker(lambda worker: worker.run(until_idle=True))
+
+    async def work_on(self) -> Worker:
+        """Run a new worker until it is idle, while time passes on the test's own clock."""
+
+        async def run(worker: Worker) -> None:
+            running = asyncio.ensure_future(worker.run(until_idle=True))
+            await self.passing(running.done)
+            await running
+
+        return await self.with_worker(run)
+
+    async def passing(self, holds: Callable[[], object]) -> None:
+        """Let time pass on the test's own clock until something holds."""
+
+        def ticked() -> bool:
+            if holds():
+                return True
+            self.clock.advance(self._to_the_next())
+            return False
+
+        await comes(ticked)
+
+    def _to_the_next(self) -> float:
+        """Give a tick; where all that is left waits for a lease to be over, the rest of that."""
+        left = [row for row in self.rows() if row["due_at"]]
+        if not left or any(row["lease_owner"] or row["phase"] != "unresolved" for row in left):
+            return TICK
+        next_due = min(row["due_at"] for row in left)
+        return max(TICK, (next_due - self.clock.instant).total_seconds())
 
     async def with_worker(
         self, use: Callable[[Worker], object], *, database: Hop | None = None
@@ -88,7 +122,7 @@ class Fleet:
             self.vendor, self.store, self.limits, database=database or stored, threads=plain
         )
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 await use(worker)  # type: ignore[misc]  # an awaitable
         finally:
             self.world.thaw()

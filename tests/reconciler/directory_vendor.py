@@ -50,6 +50,20 @@ class Patient(DirectoryVendor):
     pause = 0.5
 
 
+class Unhurried(DirectoryVendor):
+    """None of its calls is ever too late, however slow the machine."""
+
+    time_limit = timedelta(minutes=10)
+
+
+class Endless(Unhurried):
+    """Its calls wait for something that does not come."""
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        await asyncio.Event().wait()
+        return Provisioned("never")
+
+
 class Blocking(DirectoryVendor):
     """Stops the event loop for good."""
 

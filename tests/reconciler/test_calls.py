@@ -8,13 +8,14 @@ from typing import TypeVar
 from uuid import UUID
 
 import pytest
+from waiting import PATIENCE
 
 from nimble_lifecycle.errors import TemporaryError, UnknownOutcome
 from nimble_lifecycle.protocol import Phase, Tenancy
 from nimble_lifecycle.reconciler.calls import Ended, OverrunError, ended
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Threads
-from nimble_lifecycle.store.ports import DatabaseClock
+from nimble_lifecycle.testing import ManualClock
 
 T = TypeVar("T")
 
@@ -29,10 +30,14 @@ TENANCY = Tenancy(
 )
 
 
-async def call(method: Callable[[Tenancy], object], limit: float = 2.0) -> Ended:
+LIMIT = 600.0
+
+
+async def call(method: Callable[[Tenancy], object], clock: ManualClock | None = None) -> Ended:
     threads = Threads(2, "test")
+    clock = clock or ManualClock()
     try:
-        return await ended(method, TENANCY, limit=limit, clock=DatabaseClock(), hop=threads)  # type: ignore[arg-type]
+        return await ended(method, TENANCY, limit=LIMIT, clock=clock, hop=threads)  # type: ignore[arg-type]
     finally:
         threads.close()
 
@@ -118,19 +123,22 @@ def test_an_answer_no_row_can_hold_is_an_error(answer: object) -> None:
 
 def test_an_async_call_over_its_limit_is_cancelled() -> None:
     ends: list[str] = []
+    clock = ManualClock()
 
     async def hangs(_: Tenancy) -> Released:
+        await asyncio.sleep(0)  # only now its time is taken
+        clock.advance(LIMIT)
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             ends.append("cancelled")
             raise
         return Released()
 
     async def scenario() -> None:
-        outcome = await call(hangs, limit=0.02)
+        outcome = await asyncio.wait_for(call(hangs, clock), PATIENCE)
         assert isinstance(outcome, OverrunError)
-        await asyncio.wait({outcome.late}, timeout=2)
+        await asyncio.wait({outcome.late}, timeout=PATIENCE)
         assert outcome.late.cancelled()
 
     asyncio.run(scenario())
@@ -139,35 +147,38 @@ def test_an_async_call_over_its_limit_is_cancelled() -> None:
 
 def test_a_plain_call_over_its_limit_goes_on_and_its_result_is_kept() -> None:
     go_on = threading.Event()
+    clock = ManualClock()
 
     def hangs(_: Tenancy) -> Released:
-        go_on.wait(5)
+        clock.advance(LIMIT)
+        go_on.wait(PATIENCE)
         return Released()
 
     async def scenario() -> None:
-        threads = Threads(1, "test")
-        outcome = await ended(hangs, TENANCY, limit=0.02, clock=DatabaseClock(), hop=threads)
+        outcome = await call(hangs, clock)
         assert isinstance(outcome, OverrunError)
+        assert not outcome.late.done()
         go_on.set()
         assert await outcome.late == Released()
-        threads.close()
 
     asyncio.run(scenario())
 
 
 def test_cancelling_the_caller_cancels_the_call() -> None:
     ends: list[str] = []
+    begun = asyncio.Event()
 
     async def hangs(_: Tenancy) -> Released:
+        begun.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
             ends.append("ended")
         return Released()
 
     async def scenario() -> None:
         task = asyncio.ensure_future(call(hangs))
-        await asyncio.sleep(0.02)
+        await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -185,8 +196,14 @@ def test_a_plain_call_whose_turn_comes_too_late_is_never_begun() -> None:
         release = threading.Event()
         holding = asyncio.ensure_future(threads.run(release.wait))
         await asyncio.sleep(0)
-        clock = DatabaseClock()
-        outcome = await ended(begun.append, TENANCY, limit=0.05, clock=clock, hop=threads)  # type: ignore[arg-type]
+        clock = ManualClock()
+        waiting = asyncio.ensure_future(
+            ended(begun.append, TENANCY, limit=LIMIT, clock=clock, hop=threads)  # type: ignore[arg-type]
+        )
+        while not waiting.done():
+            clock.advance(LIMIT)
+            await asyncio.sleep(0)
+        outcome = await waiting
         assert isinstance(outcome, OverrunError)
         release.set()
         await holding

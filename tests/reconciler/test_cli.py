@@ -8,10 +8,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE, until
 
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.reconciler.backoff import Backoff
@@ -56,8 +57,8 @@ class Shell:
     def install(self, *names: str, kind: str = "directory") -> None:
         host = IntentStore(self.url)
         for name in names:
-            until = time.monotonic() + 10
-            host.ready(Workspace(name), kind, Reason.INSTALL, {}, until=until)
+            end = time.monotonic() + PATIENCE
+            host.ready(Workspace(name), kind, Reason.INSTALL, {}, until=end)
         host.close()
 
     def rows(self) -> list[dict[str, object]]:
@@ -71,15 +72,8 @@ class Shell:
 
 
 def ended(process: "subprocess.Popen[str]") -> "subprocess.CompletedProcess[str]":
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -214,7 +208,7 @@ def test_a_signal_lets_the_call_in_flight_end(shell: Shell, number: signal.Signa
 
 def test_a_signal_waits_no_longer_than_the_drain(shell: Shell) -> None:
     shell.install("a")
-    process = shell.start("run", "adapter:Patient", "--drain", "50ms")
+    process = shell.start("run", "adapter:Endless", "--drain", "50ms")
     until(lambda: leased(shell))
     process.terminate()
     done = ended(process)
@@ -230,9 +224,7 @@ def test_a_signal_ends_a_worker_whose_event_loop_stands_still(shell: Shell) -> N
     process = shell.start("run", "adapter:Blocking", "--drain", "0.1")
     until((shell.world / "blocked").exists)
     process.terminate()
-    started = time.monotonic()
     assert ended(process).returncode == 0
-    assert time.monotonic() - started < 6
 
 
 # -- status ----------------------------------------------------------------------------------------

@@ -1,54 +1,64 @@
 """Hanging calls, lost leases, a database that goes away, adapters that misbehave."""
 
 import asyncio
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
+from waiting import LOOK, comes
 
 from nimble_lifecycle.errors import StoreUnavailable, TemporaryError, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler import InProgress, Provisioned, Vendor
-from nimble_lifecycle.reconciler.limits import rules_of
+from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT, rules_of
 from nimble_lifecycle.store import Claim, Rules, Threads, WorkStore
-from nimble_lifecycle.testing import Fault, MemoryVendor, PlainMemoryVendor
+from nimble_lifecycle.testing import Fault, ManualClock, MemoryVendor, PlainMemoryVendor
 
 T = TypeVar("T")
 MakeFleet = Callable[..., Any]
 
 HANGS = Fault(hangs=True)
 STUBBORN = Fault(hangs=True, stubborn=True)
+LIMIT = 600.0
+LEASE = LIMIT * LEASES_PER_LIMIT
 
 
-class Hasty(MemoryVendor):
-    time_limit = timedelta(seconds=0.2)
+class Async(MemoryVendor):
+    """On a clock of the test's own, so that no call is late but by the test's wish."""
+
+    time_limit = timedelta(seconds=LIMIT)
 
 
-class HastyPlain(PlainMemoryVendor):
-    time_limit = timedelta(seconds=0.2)
+class Plain(PlainMemoryVendor):
+    time_limit = timedelta(seconds=LIMIT)
 
 
-class HastyBlind(HastyPlain):
+class Blind(Plain):
     repeatable = None
     find = Vendor.find
 
 
-@pytest.mark.parametrize("adapter", [Hasty, HastyPlain])
+async def until_over_its_limit(f: Any, calls: int = 1) -> None:
+    """Wait until so many calls hang, and let their time run out."""
+    await f.passing(lambda: f.world.in_progress == calls)
+    f.clock.advance(LIMIT)
+
+
+@pytest.mark.parametrize("adapter", [Async, Plain])
 def test_a_call_that_hangs_is_of_unknown_outcome_and_settled_later(
     fleet: MakeFleet, adapter: type[MemoryVendor]
 ) -> None:
-    f = fleet(adapter())
+    f = fleet(adapter(), clock=ManualClock())
     f.world.fail("provision", HANGS)
     f.ready("a")
 
     async def work(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run(until_idle=True))
-        while f.row()["phase"] != "ready":
-            await asyncio.sleep(0.005)
+        await until_over_its_limit(f)
+        await f.passing(lambda: f.row()["phase"] == "ready")
         f.world.thaw()
+        await f.passing(running.done)
         await running
 
     asyncio.run(f.with_worker(work))
@@ -57,16 +67,17 @@ def test_a_call_that_hangs_is_of_unknown_outcome_and_settled_later(
 
 
 def test_what_a_hanging_call_made_late_is_noted_and_becomes_the_rows(fleet: MakeFleet) -> None:
-    f = fleet(HastyBlind())
+    f = fleet(Blind(), clock=ManualClock())
     f.world.fail("provision", HANGS)
     f.ready("a")
 
     async def work(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run(until_idle=True))
-        while f.row()["phase"] != "stalled":
-            await asyncio.sleep(0.005)
+        await until_over_its_limit(f)
+        await comes(lambda: f.row()["phase"] == "stalled")
         assert f.row()["reason"] == "CreateOutcomeUnknown"
         f.world.thaw()
+        await f.passing(running.done)
         await running
 
     asyncio.run(f.with_worker(work))
@@ -77,18 +88,19 @@ def test_what_a_hanging_call_made_late_is_noted_and_becomes_the_rows(fleet: Make
 
 
 @pytest.mark.parametrize("fault", [HANGS, STUBBORN])
-@pytest.mark.parametrize("adapter", [Hasty, HastyPlain])
+@pytest.mark.parametrize("adapter", [Async, Plain])
 def test_a_slot_lost_to_a_hanging_call_leaves_the_others(
     sqlite_fleet: MakeFleet, limits: Callable[..., Any], adapter: type[MemoryVendor], fault: Fault
 ) -> None:
-    f = sqlite_fleet(adapter(), limits=limits(concurrency=2))
+    f = sqlite_fleet(adapter(), limits=limits(concurrency=2), clock=ManualClock())
     f.world.fail("provision", fault)
     f.ready(*(f"ws-{n}" for n in range(10)))
 
     async def work(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run())
-        while f.phases() != {"ready": 10}:
-            await asyncio.sleep(0.01)
+        await f.passing(lambda: f.phases().get("ready") == 9)
+        f.clock.advance(LIMIT)
+        await f.passing(lambda: f.phases() == {"ready": 10})
         assert not worker.all_slots_lost
         f.world.thaw()
         worker.stop()
@@ -98,16 +110,22 @@ def test_a_slot_lost_to_a_hanging_call_leaves_the_others(
     assert f.world.created == 10
 
 
-@pytest.mark.parametrize(("adapter", "fault"), [(Hasty, STUBBORN), (HastyPlain, HANGS)])
+@pytest.mark.parametrize(("adapter", "fault"), [(Async, STUBBORN), (Plain, HANGS)])
 def test_a_worker_that_lost_all_its_slots_ends(
     sqlite_fleet: MakeFleet, limits: Callable[..., Any], adapter: type[MemoryVendor], fault: Fault
 ) -> None:
-    f = sqlite_fleet(adapter(), limits=limits(concurrency=2))
+    f = sqlite_fleet(adapter(), limits=limits(concurrency=2), clock=ManualClock())
     f.world.fail("provision", *[fault] * 2)
     f.ready("a", "b", "c")
 
     async def work(worker: Any) -> None:
-        await worker.run()
+        running = asyncio.ensure_future(worker.run())
+        await until_over_its_limit(f, calls=2)
+        await comes(lambda: f.phases() == {"unresolved": 2, "pending": 1})
+        while not running.done():  # each look: those that wait for their calls may not do so yet
+            f.clock.advance(LIMIT)
+            await asyncio.sleep(LOOK)
+        await running
         f.world.thaw()
 
     worker = asyncio.run(f.with_worker(work))
@@ -118,37 +136,45 @@ def test_a_worker_that_lost_all_its_slots_ends(
 def test_async_calls_that_take_their_cancellation_cost_no_slots(
     sqlite_fleet: MakeFleet, limits: Callable[..., Any]
 ) -> None:
-    f = sqlite_fleet(Hasty(), limits=limits(concurrency=2))
+    f = sqlite_fleet(Async(), limits=limits(concurrency=2), clock=ManualClock())
     f.world.fail("provision", *[HANGS] * 4)
     f.ready("a", "b")
-    worker = asyncio.run(f.work())
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run(until_idle=True))
+        for _ in range(2):
+            await until_over_its_limit(f, calls=2)
+            await comes(lambda: f.phases() == {"unresolved": 2})
+        await f.passing(running.done)
+        await running
+
+    worker = asyncio.run(f.with_worker(work))
     assert not worker.all_slots_lost
     assert (f.phases(), f.world.created) == ({"ready": 2}, 2)
 
 
 @pytest.mark.parametrize("late", [Provisioned("late"), TemporaryError("late")])
 def test_a_worker_that_lost_its_lease_changes_no_status(fleet: MakeFleet, late: object) -> None:
-    class Overtaken(Hasty):
+    class Overtaken(Async):
         async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
             if self.world.created:
                 return await super().provision(tenancy)
             made = self.world.provision(tenancy, repeatable=True)
-            time.sleep(0.7)  # the event loop stands still for longer than the lease
-            rules = rules_of(self, f.limits, "another-worker")
-            (taken,) = other.claim(replace(rules, lease=600.0), 1)
+            clock.advance(LEASE)
+            (taken,) = other.claim(rules_of(self, f.limits, "another-worker"), 1)
             assert taken.tenancy.id == tenancy.id
             if isinstance(late, Exception):
                 raise late
             return made
 
-    f = fleet(Overtaken())
-    other = WorkStore(f.url)
+    clock = ManualClock()
+    f = fleet(Overtaken(), clock=clock)
+    other = WorkStore(f.url, clock=clock)
     f.ready("a")
 
     async def until_overtaken(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run())
-        while not f.journal():
-            await asyncio.sleep(0.005)
+        await comes(f.journal)
         row = f.row()
         worker.stop()
         await running
@@ -157,10 +183,9 @@ def test_a_worker_that_lost_its_lease_changes_no_status(fleet: MakeFleet, late: 
 
     asyncio.run(f.with_worker(until_overtaken))
     assert not f.journal()[0]["settled"]
-    expire = "UPDATE nimble_tenancy SET lease_expires_at = first_seen_at, due_at = first_seen_at"
-    other.writing(time.monotonic() + 5, lambda at: at.exec_driver_sql(expire).close())
     other.close()
-    asyncio.run(f.work())
+    clock.advance(LEASE)
+    asyncio.run(f.work_on())
     assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
     assert f.row()["external_id"] in f.world.resources
 
@@ -195,8 +220,7 @@ def test_what_ended_while_the_database_was_away_is_written_once_it_is_back(
 
     async def work(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run(until_idle=True))
-        while gate.refused < 3:
-            await asyncio.sleep(0.01)
+        await comes(lambda: gate.refused >= 3)
         assert f.phases() == {"provisioning": 3}
         gate.shut = False
         await running
@@ -213,7 +237,7 @@ def test_what_ended_while_the_database_was_away_is_written_once_it_is_back(
 def test_a_settlement_the_database_refuses_harms_no_other_row(
     sqlite_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    f = sqlite_fleet(Hasty())
+    f = sqlite_fleet()
     settle = f.store.settle
     bad: list[object] = []
 
@@ -228,8 +252,7 @@ def test_a_settlement_the_database_refuses_harms_no_other_row(
 
     async def work(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run())
-        while f.phases().get("ready", 0) < 8:
-            await asyncio.sleep(0.01)
+        await comes(lambda: f.phases().get("ready") == 8)
         worker.stop()
         await running
 
@@ -240,28 +263,28 @@ def test_a_settlement_the_database_refuses_harms_no_other_row(
 
 
 def test_an_adapter_that_blocks_the_event_loop_only_makes_it_slow(sqlite_fleet: MakeFleet) -> None:
-    class Blocks(Hasty):
+    class Blocks(Async):
         async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
-            time.sleep(0.25)
+            f.clock.advance(LIMIT + 1)  # and nothing else ran meanwhile
             return await super().provision(tenancy)
 
-    f = sqlite_fleet(Blocks())
+    f = sqlite_fleet(Blocks(), clock=ManualClock())
     f.ready("a", "b")
-    asyncio.run(f.work())
+    asyncio.run(f.work_on())
     assert (f.phases(), f.world.created) == ({"ready": 2}, 2)
 
 
-def test_stop_lets_a_call_in_flight_end_and_writes_it(sqlite_fleet: MakeFleet) -> None:
-    f = sqlite_fleet()
+def test_stop_lets_a_call_in_flight_end_and_writes_it(
+    sqlite_fleet: MakeFleet, limits: Callable[..., Any]
+) -> None:
+    f = sqlite_fleet(limits=limits(concurrency=1))  # nothing is claimed before the call has ended
     f.world.fail("provision", HANGS)
     f.ready("a")
 
     async def work(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run())
-        while f.row()["phase"] != "provisioning":
-            await asyncio.sleep(0.005)
+        await comes(lambda: f.world.in_progress)
         worker.stop()
-        await asyncio.sleep(0.02)
         f.ready("b")
         f.world.thaw()
         await running
@@ -280,8 +303,7 @@ def test_a_call_longer_than_the_drain_keeps_its_lease(
 
     async def work(worker: Any) -> None:
         running = asyncio.ensure_future(worker.run())
-        while f.row()["phase"] != "provisioning":
-            await asyncio.sleep(0.005)
+        await comes(lambda: f.world.in_progress)
         worker.stop()
         await running
 
@@ -294,23 +316,27 @@ def test_a_call_longer_than_the_drain_keeps_its_lease(
 
 
 def test_a_killed_step_is_taken_up_when_its_lease_is_over(fleet: MakeFleet) -> None:
-    f = fleet(Hasty())
+    f = fleet(Async(), clock=ManualClock())
     f.world.fail("provision", Fault(raises=UnknownOutcome("killed"), applied=True))
     f.ready("a")
     rules = rules_of(f.vendor, f.limits, "killed-worker")
     (claim,) = f.store.claim(rules, 1)
     f.world.provision(claim.tenancy, repeatable=True)  # applied, and nobody was left to write it
-    asyncio.run(f.work())
+    f.clock.advance(LEASE - 1)
+    assert f.store.claim(rules, 1) == []
+    f.clock.advance(1)
+    asyncio.run(f.work_on())
     assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
 
 
 def test_two_workers_share_the_rows(fleet: MakeFleet) -> None:
-    class Slow(MemoryVendor):
+    class Meeting(MemoryVendor):
         async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
-            await asyncio.sleep(0.005)
+            with self.world.call("wait"):  # for the other worker to have claimed as well
+                await comes(lambda: self.world.most_at_once > f.limits.concurrency)
             return await super().provision(tenancy)
 
-    f = fleet(Slow())
+    f = fleet(Meeting())
     f.ready(*(f"ws-{n}" for n in range(200)))
 
     async def together() -> None:
@@ -322,17 +348,17 @@ def test_two_workers_share_the_rows(fleet: MakeFleet) -> None:
 
 
 def test_a_claim_whose_answer_was_long_on_the_way_begins_no_call(sqlite_fleet: MakeFleet) -> None:
-    f = sqlite_fleet(Hasty())
+    f = sqlite_fleet(Async(), clock=ManualClock())
     f.ready("a")
     claim = f.store.claim
 
     def slow(rules: Rules, limit: int) -> list[Claim]:
         f.store.claim = claim  # type: ignore[method-assign]
         taken = claim(rules, limit)
-        time.sleep(0.3)  # longer than a lease of 0.6 s leaves for two calls of 0.2 s
+        f.clock.advance(LEASE - 2 * LIMIT + 1)  # what is left is too little for two calls
         return taken
 
     f.store.claim = slow  # type: ignore[method-assign]
-    asyncio.run(f.work())
+    asyncio.run(f.work_on())
     assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
     assert "was not begun" in str(f.journal()[0]["note"])

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
+from waiting import PATIENCE, until
 
-from nimble_lifecycle import Tenancy, Workspace
+from nimble_lifecycle import Lifecycle, Tenancy, Workspace
 from nimble_lifecycle.store import IntentStore
 
 Row = dict[str, object]
@@ -23,7 +24,7 @@ class Table:
         """Give the tenancies, oldest first."""
         query = sa.text(f"SELECT {columns} FROM nimble_tenancy ORDER BY first_seen_at")
         found = self.store.reading(
-            time.monotonic() + 5, lambda at: at.execute(query).mappings().all()
+            time.monotonic() + PATIENCE, lambda at: at.execute(query).mappings().all()
         )
         return [dict(row) for row in found]
 
@@ -34,22 +35,16 @@ class Table:
     def execute(self, sql: str) -> None:
         """Run a statement."""
         statement = sa.text(sql)
-        self.store.writing(time.monotonic() + 5, lambda at: at.execute(statement).close())
+        self.store.writing(time.monotonic() + PATIENCE, lambda at: at.execute(statement).close())
 
     def tenancy(self, workspace_id: str, kind: str = "acme") -> Tenancy | None:
         """Give a workspace's newest tenancy."""
         workspace = Workspace(workspace_id)
-        return self.store.tenancy(workspace, kind, until=time.monotonic() + 5)
+        return self.store.tenancy(workspace, kind, until=time.monotonic() + PATIENCE)
 
-    def wait(self, condition: Callable[[Row], object], seconds: float = 10) -> Row:
+    def wait(self, condition: Callable[[Row], object]) -> Row:
         """Give the one row once it is there and the condition holds."""
-        end = time.monotonic() + seconds
-        while True:
-            rows = self.rows()
-            if rows and condition(rows[0]):
-                return rows[0]
-            assert time.monotonic() < end, rows
-            time.sleep(0.02)
+        return until(lambda: next(filter(condition, self.rows()[:1]), None))
 
 
 @pytest.fixture
@@ -64,6 +59,13 @@ def sqlite_table(sqlite_url: str) -> Iterator[Table]:
     table = Table(sqlite_url)
     yield table
     table.store.close()
+
+
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give calls of a server all the time they need; tests of the deadline name their own."""
+    defaults = Lifecycle.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "deadline", PATIENCE)
 
 
 @pytest.fixture(autouse=True)

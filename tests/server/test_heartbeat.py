@@ -7,6 +7,7 @@ from fastmcp import Client, FastMCP
 
 from nimble_lifecycle import Lifecycle, Workspace
 from nimble_lifecycle.server.heartbeat import INTERVAL, MAX_WAITING, MAX_WORKSPACES, Heartbeat
+from nimble_lifecycle.store import IntentStore
 
 pytestmark = pytest.mark.anyio
 USED = "last_used_at"
@@ -34,7 +35,14 @@ async def test_a_tool_call_refreshes_use_and_a_handler_does_not(table):
         assert await used(table)
 
 
-async def test_it_does_so_rarely_but_always_after_a_removing(table):
+async def test_it_does_so_rarely_but_always_after_a_removing(table, monkeypatch):
+    touches, touch = [], IntentStore.touch
+
+    def counted(store, workspace, kind, *, until):
+        touches.append(workspace)
+        touch(store, workspace, kind, until=until)
+
+    monkeypatch.setattr(IntentStore, "touch", counted)
     async with Client(acme(table.url)) as client:
         await client.call_tool("up", {})
         table.change("create_started_at = first_seen_at, phase = 'ready', external_id = 'x'")
@@ -42,11 +50,10 @@ async def test_it_does_so_rarely_but_always_after_a_removing(table):
         first = await used(table)
         for _ in range(3):
             await client.call_tool("work", {})
-        await asyncio.sleep(0.05)
-        assert table.rows()[0][USED] == first
         await client.call_tool("down", {})
         await client.call_tool("work", {})
         assert await used(table, after=first) > first
+    assert len(touches) == 2  # they are made one after another: none is still to come
 
 
 async def test_a_workspace_of_nobody_neither_fails_a_call_nor_makes_a_row(

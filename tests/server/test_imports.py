@@ -38,7 +38,7 @@ def test_an_import_of_the_users_server_loads_nothing_heavy_and_opens_nothing(tmp
         [sys.executable, "-c", SERVER],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         cwd=tmp_path,
         check=False,
     )

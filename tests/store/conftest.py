@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from waiting import PATIENCE
 
 from nimble_lifecycle.protocol import Json, Phase, Reason, Workspace
 from nimble_lifecycle.store import Claim, IntentStore, Recorded, Rules, Settlement, WorkStore
@@ -70,7 +71,7 @@ class Rig:
         self.intents.touch(WORKSPACE, KIND, until=self.soon())
 
     def soon(self) -> float:
-        return self.clock.monotonic() + 5.0
+        return self.clock.monotonic() + PATIENCE
 
     # -- the worker ------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.util import CommandError
 from sqlmodel import SQLModel
+from waiting import PATIENCE
 
 import nimble_lifecycle
 from nimble_lifecycle.errors import (
@@ -65,7 +66,7 @@ def store(database_url: str) -> Iterator[WorkStore]:
 
 
 def soon(store: WorkStore) -> float:
-    return store.clock.monotonic() + 5.0
+    return store.clock.monotonic() + PATIENCE
 
 
 def owner_ids(store: WorkStore) -> list[str]:
@@ -83,7 +84,7 @@ def test_five_processes_migrate_an_empty_database_at_once(empty_database_url: st
         [sys.executable, "-W", "error", "-c", FIVE_AT_ONCE, empty_database_url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert (run.stdout, run.stderr) == ("[0, 0, 0, 0, 0]\n", "")

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
+from waiting import PATIENCE, comes, until
 
 from nimble_lifecycle.store import Threads
 
@@ -40,7 +41,7 @@ def test_results_and_exceptions_travel() -> None:
 def test_a_stop_iteration_travels_too_and_costs_no_slot() -> None:
     async def test(threads: Threads) -> None:
         with pytest.raises(RuntimeError, match="StopIteration"):
-            await asyncio.wait_for(threads.run(lambda: next(iter(()))), 5)
+            await asyncio.wait_for(threads.run(lambda: next(iter(()))), PATIENCE)
         assert await threads.run(lambda: "next") == "next"
 
     running(test)
@@ -50,8 +51,7 @@ def test_a_slot_is_kept_until_its_thread_ends() -> None:
     async def test(threads: Threads) -> None:
         release, started = threading.Event(), threading.Event()
         hung = asyncio.ensure_future(threads.run(lambda: (started.set(), release.wait())))
-        while not started.is_set():
-            await asyncio.sleep(0.001)
+        await comes(started.is_set)
         hung.cancel()
         second = asyncio.ensure_future(threads.run(lambda: "done"))
         await asyncio.sleep(0.05)
@@ -68,7 +68,7 @@ def test_cancelling_the_caller_lets_the_work_finish_even_before_it_began() -> No
         release, done = threading.Event(), threading.Event()
         first = asyncio.ensure_future(threads.run(release.wait))
         queued = asyncio.ensure_future(threads.run(done.set))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         queued.cancel()
         release.set()
         await first
@@ -86,9 +86,7 @@ def test_no_more_threads_than_slots_and_they_are_daemons_and_end() -> None:
         assert all(thread.daemon for thread in named())
 
     running(test, slots=3)
-    for thread in named():
-        thread.join(2.0)
-    assert named() == []
+    until(lambda: named() == [])
 
 
 def test_context_variables_travel() -> None:
@@ -108,12 +106,9 @@ def test_work_that_ends_after_its_loop_is_closed_is_quiet() -> None:
 
     async def test(threads: Threads) -> None:
         hung = asyncio.ensure_future(threads.run(lambda: (started.set(), release.wait())))
-        while not started.is_set():
-            await asyncio.sleep(0.001)
+        await comes(started.is_set)
         hung.cancel()
 
     running(test)
     release.set()
-    for thread in named():
-        thread.join(2.0)  # an exception in a thread is an error of the test run
-    assert named() == []
+    until(lambda: named() == [])  # an exception in a thread is an error of the test run

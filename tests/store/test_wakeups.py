@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
+from waiting import PATIENCE, until
 
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.store import IntentStore, WorkStore
@@ -23,32 +24,30 @@ def listening(url: str) -> Iterator[threading.Event]:
         listener = Listener(store, heard.set)
         listener.start()
         try:
-            assert heard.wait(5.0), "something may have been missed before the start"
-            # The wake-up of the start, and on SQLite of the first look, are not what is tested.
-            time.sleep(0.15)
+            assert heard.wait(PATIENCE), "something may have been missed before the start"
             heard.clear()
             yield heard
         finally:
             listener.close()
 
 
-def ready(url: str, workspace: str = "ws_1") -> None:
-    with closing(IntentStore(url)) as store:
-        until = time.monotonic() + 5.0
-        store.ready(Workspace(workspace), "acme", Reason.INSTALL, {}, until=until)
-        time.sleep(0.05)
+def ready(store: IntentStore, workspace: str = "ws_1") -> None:
+    end = time.monotonic() + PATIENCE
+    store.ready(Workspace(workspace), "acme", Reason.INSTALL, {}, until=end)
 
 
 def test_a_change_is_heard(database_url: str) -> None:
-    with listening(database_url) as heard:
-        ready(database_url)
-        assert heard.wait(2.0)
+    with listening(database_url) as heard, closing(IntentStore(database_url)) as store:
+        ready(store)
+        assert heard.wait(PATIENCE)
 
 
 def test_a_duplicate_wakes_nobody(postgres_url: str) -> None:
-    ready(postgres_url)
-    with listening(postgres_url) as heard:
-        ready(postgres_url)
+    with listening(postgres_url) as heard, closing(IntentStore(postgres_url)) as store:
+        ready(store)
+        assert heard.wait(PATIENCE)
+        heard.clear()
+        ready(store)
         assert not heard.wait(0.2)
 
 
@@ -58,11 +57,11 @@ def test_listening_comes_back_after_the_server_ended_it(postgres_url: str) -> No
             others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
             mine = f"{others} AND datname = current_database()"
             admin.execute(f"SELECT pg_terminate_backend(pid) {mine}")
-        assert heard.wait(3.0), "listening again says so, since something may have been missed"
-        time.sleep(0.1)
+        assert heard.wait(PATIENCE), "listening again says so: something may have been missed"
         heard.clear()
-        ready(postgres_url)
-        assert heard.wait(2.0)
+        with closing(IntentStore(postgres_url)) as store:
+            ready(store)
+            assert heard.wait(PATIENCE)
 
 
 def test_a_notifier_whose_database_is_away_never_fails_its_caller() -> None:
@@ -81,10 +80,11 @@ def test_close_leaves_no_connection_and_no_thread(database_url: str) -> None:
         warnings.simplefilter("always")
         with listening(database_url):
             for number in range(5):
-                ready(database_url, f"ws_{number}")
+                with closing(IntentStore(database_url)) as store:
+                    ready(store, f"ws_{number}")
+        until(lambda: set(threading.enumerate()) <= before)
         gc.collect()
     assert [str(warning.message) for warning in caught] == []
-    assert set(threading.enumerate()) <= before
 
 
 def test_a_call_in_flight_at_close_closes_its_own_connection(database_url: str) -> None:
@@ -93,13 +93,13 @@ def test_a_call_in_flight_at_close_closes_its_own_connection(database_url: str) 
 
     def read(at: object) -> None:
         inside.set()
-        go_on.wait(5.0)
+        go_on.wait(PATIENCE)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        call = threading.Thread(target=store.reading, args=(time.monotonic() + 5.0, read))
+        call = threading.Thread(target=store.reading, args=(time.monotonic() + PATIENCE, read))
         call.start()
-        assert inside.wait(5.0)
+        assert inside.wait(PATIENCE)
         store.close()
         go_on.set()
         call.join()
