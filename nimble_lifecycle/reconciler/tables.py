@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nimble_lifecycle.protocol import Phase
-from nimble_lifecycle.store.standing import Condition
+from nimble_lifecycle.store.standing import Notice
 
 ShownRow: TypeAlias = Mapping[str, object]
 """A row as `WorkStore.status` gives it."""
@@ -47,9 +47,9 @@ def print_table(rows: Sequence[ShownRow], location: str) -> None:
     console.print(table)
 
 
-def print_needed(conditions: Sequence[Condition], rows: Sequence[ShownRow]) -> None:
+def print_needed(notices: Sequence[Notice], rows: Sequence[ShownRow]) -> None:
     """Print what needs a person, each with the command that settles it, each command once."""
-    needs = {found.settle or found.message: found.message for found in conditions}
+    needs = {found.settle or found.message: found.message for found in notices}
     for row in filter(needs_person, rows):
         needs.setdefault(str(row["settle"]), f"{_name(row)}: {row['message'] or row['reason']}")
     if needs:
@@ -60,12 +60,12 @@ def print_needed(conditions: Sequence[Condition], rows: Sequence[ShownRow]) -> N
             print(f"      {safe(command)}")  # noqa: T201
 
 
-def print_conditions(conditions: Sequence[Condition], *, as_json: bool) -> None:
+def print_notices(notices: Sequence[Notice], *, as_json: bool) -> None:
     """Print what needs a person for a whole kind."""
     if as_json:
-        print_json([asdict(found) for found in conditions])
+        print_json([asdict(found) for found in notices])
     else:
-        print_needed(conditions, ())
+        print_needed(notices, ())
 
 
 def needs_person(row: ShownRow) -> bool:

@@ -38,7 +38,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Notice:
     """Something that holds for a whole kind and needs a person.
 
     `settle` is None where no command of ours can do it.
@@ -190,25 +190,25 @@ def _window(row: Fields) -> str:
 # -- what holds for a whole kind -------------------------------------------------------------------
 
 
-def conditions_of(row: Fields) -> Iterator[Condition]:
+def notices_of(row: Fields) -> Iterator[Notice]:
     """Give what of a row of `nimble_vendor` needs a person."""
     kind = str(row["kind"])
     who = "the fleet" if kind == FLEET else kind
     if row["paused"]:
         scope = ("--fleet",) if kind == FLEET else ("--kind", kind)
-        yield Condition(kind, f"{who} is paused by an operator", _command("resume", *scope))
+        yield Notice(kind, f"{who} is paused by an operator", _command("resume", *scope))
     halted = _instant(row, "halted_at")
     if halted is not None:
         message = (
             f"the vendor refuses the credential of {who} since {_at(halted)}: give the worker a"
             " valid one, and it goes on by itself"
         )
-        yield Condition(kind, message, None)
+        yield Notice(kind, message, None)
     for name, what in (("breaker", "releases"), ("sweep_breaker", "the sweep's actions")):
         opened = _instant(row, f"{name}_opened_at")
         if opened is not None:
             message = f"the breaker over {what} of {who} is open since {_at(opened)}"
-            yield Condition(kind, message, _approve(kind))
+            yield Notice(kind, message, _approve(kind))
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from nimble_lifecycle.store.settlements import (
     settled_values,
     settlement_values,
 )
-from nimble_lifecycle.store.standing import Condition, conditioned, conditions_of, standing_of
+from nimble_lifecycle.store.standing import Notice, conditioned, notices_of, standing_of
 from nimble_lifecycle.store.surpluses import (
     give_to_row,
     insert_releasing,
@@ -192,13 +192,13 @@ class WorkStore(Database):
         rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
         return [_shown_row(found) for found in rows]
 
-    def conditions(self, *, kind: str | None = None) -> list[Condition]:
+    def notices(self, *, kind: str | None = None) -> list[Notice]:
         """List what needs a person for a whole kind, or for the fleet."""
         statement = sa.select(vendor).order_by(vendor.c.kind)
         if kind is not None:
             statement = statement.where(vendor.c.kind.in_([storable(kind), FLEET]))
         rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
-        return [found for row in rows for found in conditions_of(cast("Fields", row))]
+        return [found for row in rows for found in notices_of(cast("Fields", row))]
 
     def _limit(self) -> float:
         return self.clock.monotonic() + STATEMENT_LIMIT

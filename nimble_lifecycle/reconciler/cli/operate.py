@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.reconciler.cli.app import DONE, AsJson, Database, opened, say
-from nimble_lifecycle.reconciler.tables import print_conditions, print_json, print_table, safe
+from nimble_lifecycle.reconciler.tables import print_json, print_notices, print_table, safe
 from nimble_lifecycle.store import By, OperatorStore
 from nimble_lifecycle.store.models import FLEET
 
@@ -178,7 +178,7 @@ def _with_kind(
     with opened(given.database_url) as store:
         verb(store, kind, given.who)
         say(f"{'the fleet' if kind == FLEET else safe(kind)} {done}")
-        print_conditions(store.conditions(kind=kind), as_json=given.as_json)
+        print_notices(store.notices(kind=kind), as_json=given.as_json)
     return DONE
 
 

@@ -35,7 +35,7 @@ def status(
     """
     with opened(database_url) as store:
         rows = store.status(kind=kind)
-        conditions = store.conditions(kind=kind)
+        notices = store.notices(kind=kind)
         location = store.location
     if summary:
         print_summary(rows, as_json=as_json)
@@ -43,6 +43,6 @@ def status(
         print_json(rows)
     else:
         print_table(rows, location)
-        print_needed(conditions, rows)
-    needed = exit_code and (conditions or any(map(needs_person, rows)))
+        print_needed(notices, rows)
+    needed = exit_code and (notices or any(map(needs_person, rows)))
     return NEEDS_PERSON if needed else DONE
