@@ -359,7 +359,7 @@ MIDDLE: list[tuple[Callable[..., None], Operate, str, int]] = [
     (before_find, undo, "ready", 1),
     (before_find, abandon, "kept", 1),
 ]
-ADAPTERS = [MemoryVendor, Looking, Blind]
+ADAPTERS = [MemoryVendor, Blind]
 
 
 @pytest.mark.parametrize(
