@@ -180,8 +180,7 @@ def adopt(row: UUID, now: Now, external_id: str) -> Verb:
         "reason": None,
         "message": None,
         "created_at": now,
-        # As never attempted: an update brings it to the params, and its details to the row.
-        "attempted_params_hash": None,
+        # Due, so that an update brings it to the params, and its details to the row.
         "due_at": now,
         "creates": 0,
         **_AFRESH,
@@ -202,9 +201,9 @@ def abandon(row: UUID, now: Now, reason: str) -> Verb:
         "release_started_at": sa.func.coalesce(t.c.release_started_at, now),
         "operation_id": None,
         "operation_deadline_at": None,
-        "claimed_generation": t.c.generation,
         "observed_generation": t.c.generation,
         "due_at": None,
+        "lease_expires_at": None,  # nobody calls for it any more
         **_AFRESH,
     }
     return _about_row("abandon", row, now, [OVER, needed], changes)
