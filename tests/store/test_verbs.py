@@ -416,8 +416,9 @@ def test_an_operators_release_of_what_the_host_released_keeps_its_grace(rig, ope
     rig.claim()
     rig.clock.advance(3000)
     operator.release(rig.row()["id"], ME)
-    rig.ready()
     assert rig.claim() == []
+    assert rig.row()["release_after"] == rig.after(600)
+    rig.ready()
     rig.clock.advance(601)
     assert rig.claim_one().step is Step.RELEASE
 
@@ -592,6 +593,7 @@ def test_what_is_abandoned_is_kept_and_the_next_ready_begins_a_new_life(
     assert (row["message"], row["external_id"]) == ("credential revoked", resource)
     assert row["release_started_at"] is not None
     assert (row["released_at"], row["due_at"]) == (None, None)
+    assert row["observed_generation"] == row["generation"]
     rig.clock.advance(90 * 86400)
     assert rig.claim() == []
     assert [row["phase"] for row in operator.status()] == ["kept"], "listed for ever"
@@ -607,6 +609,7 @@ def test_a_release_that_ends_after_it_was_given_up_changes_nothing_but_the_journ
     claim = rig.claim_one(grace=0.0)
     operator.abandon(claim.tenancy.id, ME)
     before = rig.row()
+    assert before["lease_expires_at"] is None, "nobody calls for it any more"
     assert not rig.settle(claim, Phase.RELEASED, finished=True)
     assert rig.row() == before
     assert rig.journal()[-1]["outcome"] == "released"
