@@ -686,7 +686,7 @@ def test_a_kind_without_rows_is_not_paused(rig, operator) -> None:
     rig.ready()
     with pytest.raises(VerbRefused, match="no rows of this kind"):
         operator.pause_kind("acne", ME)
-    assert rig.rows(vendor) == []
+    assert "acne" not in {row["kind"] for row in rig.rows(vendor)}
 
 
 def test_a_pause_leaves_what_the_vendor_said_and_the_other_way_round(rig, operator) -> None:
