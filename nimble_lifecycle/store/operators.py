@@ -85,8 +85,10 @@ class OperatorStore(WorkStore):
             raise VerbRefused("adopt refused: no vendor may give such an id; check it")
         try:
             self._run(verbs.adopt(row, self._now, external_id), by)
-        except IntegrityError as error:  # another row took it this very moment
-            raise VerbRefused(f"adopt refused: {verbs.SHARED}") from error
+        except IntegrityError as error:
+            raise VerbRefused(
+                "adopt refused: another row has this resource, and no two tenancies may share one"
+            ) from error
 
     def abandon(self, row: UUID, by: By) -> None:
         """Give its resource up without deleting it; the row ends as `kept` and stays listed."""

@@ -69,7 +69,6 @@ STARTED: Refusal = (
     "its release has started, and from then on nothing asks it back; the host's next ready begins a"
     " new tenancy",
 )
-SHARED = "another row has this resource, and no two tenancies may share one"
 
 _GOES_ON: Refusal = (
     sa.and_(asked, sa.not_(sa.or_(is_open, unsure))),
@@ -158,21 +157,16 @@ def undo(row: UUID, now: Now) -> Verb:
 
 
 def adopt(row: UUID, now: Now, external_id: str) -> Verb:
-    """Take a resource for the row's own: an operator's word that it is ours."""
-    other = t.alias("other")
-    shared = sa.exists().where(
-        other.c.kind == t.c.kind,
-        other.c.external_id == external_id,
-        other.c.released_at.is_(None),
-        other.c.retired_at.is_(None),
-    )
+    """Take a resource for the row's own: an operator's word that it is ours.
+
+    Where another row has it, the unique index forbids it.
+    """
     refusals = [
         OVER,
         STARTED,
         (has_resource, "it has a resource already, and a tenancy has exactly one"),
         _calling(now),
         _UNDER_WAY,
-        (shared, SHARED),
     ]
     changes = {
         "external_id": external_id,
