@@ -26,10 +26,21 @@ HOST_VERSION: Final = "1.0"
 MAX_WORKSPACE_ID_LENGTH: Final = 255
 """Longest workspace or tenant id accepted, in characters."""
 
+MAX_EXTERNAL_ID_LENGTH: Final = 1024
+"""Longest id a vendor may give, in characters."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Json: TypeAlias = JsonValue
 """What a JSON document can hold."""
+
+
+def is_external_id(value: object) -> bool:
+    """Whether a vendor's id can be kept: text, not blank, not over-long, no control characters."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return len(value) <= MAX_EXTERNAL_ID_LENGTH and _UNPRINTABLE.search(value) is None
 
 
 class Event(StrEnum):

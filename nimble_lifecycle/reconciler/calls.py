@@ -6,12 +6,11 @@ that is over its limit is left behind, not waited for: its outcome is unknown th
 
 import asyncio
 import inspect
-import re
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from nimble_lifecycle.errors import TemporaryError, UnknownOutcome
-from nimble_lifecycle.protocol import Tenancy
+from nimble_lifecycle.protocol import MAX_EXTERNAL_ID_LENGTH, Tenancy, is_external_id
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store.ports import Clock, Hop
 
@@ -20,11 +19,6 @@ Ended: TypeAlias = Provisioned | InProgress | Released | External | Exception | 
 
 Method: TypeAlias = Callable[[Tenancy], Ended | Awaitable[Ended]]
 """A method of an adapter that is about one tenancy."""
-
-MAX_ID = 1024
-"""Longest id a vendor may give, in characters."""
-
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class OverrunError(TimeoutError):
@@ -112,9 +106,9 @@ def _checked(result: object) -> Ended:
     """Refuse what the types rule out and no row can hold."""
     match result:
         case Provisioned(external_id=name) | External(external_id=name):
-            fine = _is_id(name)
+            fine = is_external_id(name)
         case InProgress(operation_id=name):
-            fine = _is_id(name)
+            fine = is_external_id(name)
         case Released() | None:
             fine = True
         case _:
@@ -123,11 +117,5 @@ def _checked(result: object) -> Ended:
         return result
     return TypeError(
         f"the adapter returned {type(result).__name__} without a usable id: it must be text of"
-        f" 1 to {MAX_ID} characters, none of them a control character"
+        f" 1 to {MAX_EXTERNAL_ID_LENGTH} characters, none of them a control character"
     )
-
-
-def _is_id(name: object) -> bool:
-    if not isinstance(name, str) or not name.strip():
-        return False
-    return len(name) <= MAX_ID and _UNPRINTABLE.search(name) is None

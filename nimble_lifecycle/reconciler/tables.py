@@ -4,13 +4,15 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nimble_lifecycle.protocol import OPERATOR_ONLY, Phase
+from nimble_lifecycle.protocol import Phase
+from nimble_lifecycle.store.standing import Notice
 
 ShownRow: TypeAlias = Mapping[str, object]
 """A row as `WorkStore.status` gives it."""
@@ -38,36 +40,55 @@ def print_table(rows: Sequence[ShownRow], location: str) -> None:
     """Print one line or more for each row."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     table = Table(title=Text(safe(location)), title_justify="left", box=None)
-    for column in ("workspace", "kind", "phase", "reason", "external id", "due", "last error"):
+    for column in ("workspace", "kind", "phase", "reason", "external id", "due", "why"):
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(safe(value)) for value in _cells(row)))
     console.print(table)
 
 
-def needs_person(row: ShownRow) -> bool:
-    """Whether the worker can do nothing more by itself.
+def print_needed(notices: Sequence[Notice], rows: Sequence[ShownRow]) -> None:
+    """Print what needs a person, each with the command that settles it, each command once."""
+    needs = {found.settle or found.message: found.message for found in notices}
+    for row in filter(needs_person, rows):
+        needs.setdefault(str(row["settle"]), f"{_name(row)}: {row['message'] or row['reason']}")
+    if needs:
+        print("\nNeeds a person:")  # noqa: T201
+    for command, message in needs.items():
+        print(f"  {safe(message)}")  # noqa: T201
+        if command != message:
+            print(f"      {safe(command)}")  # noqa: T201
 
-    The row is stalled, shown as such or behind a release that is asked for; or it is ready and its
-    changed params were refused.
-    """
-    refused = row["phase"] == Phase.READY and row["reason"] is not None and row["due_at"] is None
-    stalled = row["phase"] == Phase.STALLED or row["reason"] in OPERATOR_ONLY
-    return stalled or (refused and row["lease_owner"] is None)
+
+def print_notices(notices: Sequence[Notice], *, as_json: bool) -> None:
+    """Print what needs a person for a whole kind."""
+    if as_json:
+        print_json([asdict(found) for found in notices])
+    else:
+        print_needed(notices, ())
+
+
+def needs_person(row: ShownRow) -> bool:
+    """Whether the worker can do nothing more by itself; `settle` says what a person can do."""
+    return row["settle"] is not None
 
 
 def _cells(row: ShownRow) -> tuple[object, ...]:
-    tenant = f"{row['tenant_id']}/" if row["tenant_id"] else ""
     waits_for_grace = row["phase"] == Phase.RELEASE_PENDING
     return (
-        f"{tenant}{row['workspace_id']} #{row['incarnation']}",
+        _name(row),
         row["kind"],
         row["phase"],
         row["reason"],
         row["external_id"],
         row["release_after"] if waits_for_grace else row["due_at"],
-        row["last_error"],
+        row["message"] or row["last_error"],
     )
+
+
+def _name(row: ShownRow) -> str:
+    tenant = f"{row['tenant_id']}/" if row["tenant_id"] else ""
+    return f"{tenant}{row['workspace_id']} #{row['incarnation']}"
 
 
 def safe(value: object) -> str:

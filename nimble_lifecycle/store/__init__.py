@@ -2,13 +2,16 @@
 
 from nimble_lifecycle.store.claims import Claim, Rules, Step
 from nimble_lifecycle.store.intents import IntentStore, Recorded
+from nimble_lifecycle.store.operators import By, OperatorStore
 from nimble_lifecycle.store.settlements import Settlement
 from nimble_lifecycle.store.threads import Threads
 from nimble_lifecycle.store.work import WorkStore
 
 __all__ = [
+    "By",
     "Claim",
     "IntentStore",
+    "OperatorStore",
     "Recorded",
     "Rules",
     "Settlement",

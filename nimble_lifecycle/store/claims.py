@@ -13,7 +13,7 @@ from enum import StrEnum
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
-from nimble_lifecycle.store.models import deployment, look_at, vendor
+from nimble_lifecycle.store.models import FLEET, deployment, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
 from nimble_lifecycle.store.types import (
@@ -167,7 +167,10 @@ def _awaited(now: sa.ColumnElement[datetime]) -> sa.CTE:
     """Select the rows to look at, locked, each with what the claim makes of it."""
     kind = sa.bindparam("its_kind", type_=sa.Text())
     free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
-    paused = sa.exists().where(vendor.c.kind == kind, vendor.c.paused_until > now)
+    paused = sa.exists().where(
+        vendor.c.kind.in_([kind, sa.literal(FLEET)]),
+        sa.or_(vendor.c.paused, vendor.c.paused_until > now),
+    )
     seen = sa.case((_seen_before(), t.c.release_seen_at), else_=now)
     grace_end = _grace_end(now, seen)
     return (
@@ -271,6 +274,7 @@ def _status(took: Columns) -> dict[str, Expression]:
             "create_started_at", (creating, sa.func.coalesce(t.c.create_started_at, took.now))
         ),
         "create_attempted_at": _keeping("create_attempted_at", (creating, took.now)),
+        "create_ends_at": _keeping("create_ends_at", (creating, _lease_end(took))),
         "creates": t.c.creates + sa.case((creating, 1), else_=0),
         "created_at": _keeping(
             "created_at",
@@ -282,6 +286,10 @@ def _status(took: Columns) -> dict[str, Expression]:
     }
 
 
+def _lease_end(took: Columns) -> Expression:
+    return later(took.now, sa.bindparam("its_lease", type_=sa.Float()))
+
+
 def _work(took: Columns) -> dict[str, Expression]:
     """Set the lease, when the row is looked at again, and what its attempts rest on."""
     verdict, none = took.verdict, sa.null()
@@ -289,7 +297,7 @@ def _work(took: Columns) -> dict[str, Expression]:
     anew = is_verdict(verdict, Verdict.CREATE, Verdict.UPDATE)
     other_call = sa.and_(calling, sa.not_(is_verdict(verdict, Verdict.POLL)))
     at_rest = is_verdict(verdict, Verdict.DROP, Verdict.KEEP, Verdict.SPENT, Verdict.RESCUE)
-    lease_end = later(took.now, sa.bindparam("its_lease", type_=sa.Float()))
+    lease_end = _lease_end(took)
     return {
         # A repeated create is still the first one's; what changed since is an update after it.
         "attempted_params_hash": _keeping(

@@ -86,6 +86,8 @@ class TenancyRow(Row, table=True):
     operation_deadline_at: datetime | None = Field(sa_column=_when())
     create_started_at: datetime | None = Field(sa_column=_when())
     create_attempted_at: datetime | None = Field(sa_column=_when())
+    create_ends_at: datetime | None = Field(sa_column=_when())
+    """When the last create can no longer run: the end of the lease it was begun under."""
     created_at: datetime | None = Field(sa_column=_when())
     release_seen_at: datetime | None = Field(sa_column=_when())
     release_after: datetime | None = Field(sa_column=_when())
@@ -133,7 +135,8 @@ class JournalRow(Row, table=True):
 
     id: int = Field(sa_column=_serial())
     at: datetime = Field(sa_column=_column(Instant(), nullable=False))
-    tenancy_id: UUID = Field(sa_column=_column(sa.Uuid(), nullable=False))
+    tenancy_id: UUID | None = Field(sa_column=_column(sa.Uuid()))
+    """Null: about the whole kind, or with the kind `*` about the fleet."""
     kind: str = Field(sa_column=_column(sa.Text(), nullable=False))
     action: str = Field(sa_column=_column(sa.Text(), nullable=False))
     outcome: str = Field(sa_column=_column(sa.Text(), nullable=False))
@@ -163,11 +166,12 @@ class SightingRow(Row, table=True):
     """When a sweep acted on it; these are what its breaker counts."""
 
 
-class VendorRow(Row, table=True):
-    """What is known of a vendor as a whole, shared by all workers of the database.
+FLEET = "*"
+"""The kind whose row of `nimble_vendor` holds an operator's pause of the whole fleet."""
 
-    The row of the kind `*` holds an operator's pause of the whole fleet.
-    """
+
+class VendorRow(Row, table=True):
+    """What is known of a vendor as a whole, shared by all workers of the database."""
 
     __tablename__: ClassVar[str] = "nimble_vendor"
 

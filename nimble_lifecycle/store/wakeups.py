@@ -128,5 +128,12 @@ class Listener:
                 self._heard()
 
 
+def notify(database: Database) -> None:
+    """Wake every worker now; where that fails they poll."""
+    if not database.is_sqlite:
+        with suppress(NimbleError):
+            database.writing(database.clock.monotonic() + _PATIENCE, _notify)
+
+
 def _notify(connection: sa.Connection) -> None:
     connection.exec_driver_sql(f"NOTIFY {CHANNEL}").close()

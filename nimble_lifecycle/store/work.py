@@ -5,6 +5,7 @@ The claim and the settlement are statements of their own modules; the rest is he
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import cached_property, partial
 from typing import cast
@@ -18,7 +19,7 @@ from nimble_lifecycle.errors import SharedResource
 from nimble_lifecycle.protocol import Origin, Phase, Tenancy
 from nimble_lifecycle.store.claims import Claim, Rules, claim_of, claim_statement, claim_values
 from nimble_lifecycle.store.database import Database
-from nimble_lifecycle.store.models import call, gone, look_at, vendor
+from nimble_lifecycle.store.models import FLEET, call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
 from nimble_lifecycle.store.settlements import (
@@ -28,6 +29,7 @@ from nimble_lifecycle.store.settlements import (
     settled_values,
     settlement_values,
 )
+from nimble_lifecycle.store.standing import Notice, conditioned, notices_of, standing_of
 from nimble_lifecycle.store.surpluses import (
     give_to_row,
     insert_releasing,
@@ -35,9 +37,9 @@ from nimble_lifecycle.store.surpluses import (
     loose_ends,
     surplus_of,
 )
-from nimble_lifecycle.store.types import later
+from nimble_lifecycle.store.types import Expression, later, storable
 from nimble_lifecycle.store.verdicts import asked
-from nimble_lifecycle.store.views import Fields, shown_phase, shown_reason
+from nimble_lifecycle.store.views import Fields, shown_phase
 
 KEPT_CALLS = 100_000
 """Rows of the call log that are kept."""
@@ -167,24 +169,36 @@ class WorkStore(Database):
         self.writing(self._limit(), lambda at: at.execute(statement).close())
 
     def status(
-        self, *, kind: str | None = None, settled_within: float = 7 * 86400.0
+        self,
+        *,
+        kind: str | None = None,
+        row: UUID | None = None,
+        settled_within: float = 7 * 86400.0,
     ) -> list[dict[str, object]]:
-        """List rows that are not settled, or were within that many seconds; kept ones always."""
-        since = later(instant_of(self.clock), -settled_within)
-        settled = sa.or_(
-            t.c.phase == Phase.RELEASED.value,
-            sa.and_(t.c.phase == Phase.READY.value, t.c.observed_generation == t.c.generation),
+        """List rows that are not settled, or were within that many seconds; kept ones always.
+
+        With `row` it is that row alone, settled or not. Each has its columns as keys, with phase,
+        reason and message as shown, and `settle`: the command for what needs a person, or None.
+        """
+        statement = conditioned(self.clock).order_by(
+            t.c.kind, t.c.tenant_id, t.c.workspace_id, t.c.incarnation
         )
-        when = sa.func.coalesce(t.c.released_at, t.c.generation_at)
-        statement = (
-            sa.select(t)
-            .where(sa.or_(sa.not_(settled), asked, when > since))
-            .order_by(t.c.kind, t.c.tenant_id, t.c.workspace_id, t.c.incarnation)
-        )
+        if row is not None:
+            statement = statement.where(t.c.id == row)
+        else:
+            statement = statement.where(_unsettled(later(instant_of(self.clock), -settled_within)))
         if kind is not None:
-            statement = statement.where(t.c.kind == kind)
+            statement = statement.where(t.c.kind == storable(kind))
         rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
-        return [_shown_row(row) for row in rows]
+        return [_shown_row(found) for found in rows]
+
+    def notices(self, *, kind: str | None = None) -> list[Notice]:
+        """List what needs a person for a whole kind, or for the fleet."""
+        statement = sa.select(vendor).order_by(vendor.c.kind)
+        if kind is not None:
+            statement = statement.where(vendor.c.kind.in_([storable(kind), FLEET]))
+        rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
+        return [found for row in rows for found in notices_of(cast("Fields", row))]
 
     def _limit(self) -> float:
         return self.clock.monotonic() + STATEMENT_LIMIT
@@ -229,7 +243,10 @@ class WorkStore(Database):
         now = instant_of(self.clock)
         soon = later(now, sa.bindparam("its_within", type_=sa.Float()))
         kind = sa.bindparam("its_kind", type_=sa.Text())
-        vendor_paused = sa.exists().where(vendor.c.kind == kind, vendor.c.paused_until > soon)
+        vendor_paused = sa.exists().where(
+            vendor.c.kind.in_([kind, sa.literal(FLEET)]),
+            sa.or_(vendor.c.paused, vendor.c.paused_until > soon),
+        )
         open_phase = t.c.phase.in_((Phase.PROVISIONING.value, Phase.UNRESOLVED.value))
         return (
             sa.select(sa.literal(1))
@@ -257,10 +274,25 @@ def _one_for_each_row(batch: Sequence[Settlement]) -> list[list[Settlement]]:
     return parts
 
 
+def _unsettled(since: Expression) -> sa.ColumnElement[bool]:
+    """Whether a row is not at rest, or came to rest after `since`."""
+    over = sa.or_(t.c.phase == Phase.RELEASED.value, t.c.retired_at.is_not(None))
+    fine = sa.and_(
+        t.c.phase == Phase.READY.value,
+        t.c.observed_generation == t.c.generation,
+        t.c.reason.is_(None),
+        t.c.due_at.is_(None),
+    )
+    at_rest = sa.or_(over, sa.and_(fine, sa.not_(t.c.paused), sa.not_(asked)))
+    when = sa.func.coalesce(t.c.released_at, t.c.retired_at, t.c.generation_at)
+    return sa.or_(sa.not_(at_rest), when > since)
+
+
 def _shown_row(row: sa.RowMapping) -> dict[str, object]:
     fields = cast("Fields", row)
-    shown = {name: _plain(value) for name, value in row.items()}
-    return {**shown, "phase": shown_phase(fields).value, "reason": shown_reason(fields)}
+    standing = standing_of(fields)
+    shown = {column.name: _plain(fields[column.name]) for column in t.c}
+    return {**shown, "phase": shown_phase(fields).value, **asdict(standing)}
 
 
 def _plain(value: object) -> object:

@@ -86,8 +86,12 @@ class World:
             self._faults.setdefault(method, deque()).extend(faults)
 
     def thaw(self) -> None:
-        """Let hanging calls go on, now and later."""
+        """Let hanging calls go on, now and until `freeze`."""
         self._thawed.set()
+
+    def freeze(self) -> None:
+        """Let calls hang again that are told to."""
+        self._thawed.clear()
 
     def add(self, name: str, *, key: str | None = None) -> Resource:
         """Put a resource there that nobody asked us for."""

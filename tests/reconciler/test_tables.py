@@ -2,24 +2,40 @@
 
 import pytest
 
-from nimble_lifecycle.reconciler.tables import needs_person
+from nimble_lifecycle.reconciler.tables import needs_person, print_needed
+from nimble_lifecycle.store.standing import Notice
 
-ROW = {"phase": "ready", "reason": None, "due_at": None, "lease_owner": None}
+ROW = {
+    "tenant_id": "t",
+    "workspace_id": "ws",
+    "incarnation": 2,
+    "reason": "Rejected",
+    "message": None,
+    "settle": "nimble-reconcile retry 1",
+}
 
 
-@pytest.mark.parametrize(
-    ("changes", "needed"),
-    [
-        ({}, False),
-        ({"phase": "stalled", "reason": "InvalidParams"}, True),
-        ({"phase": "release_pending", "reason": "CreateOutcomeUnknown"}, True),
-        ({"reason": "PlanUnknown"}, True),
-        ({"reason": "BackingOff", "due_at": "2030-01-01T00:00:00+00:00"}, False),
-        ({"reason": "PlanUnknown", "lease_owner": "host-1"}, False),
-        ({"phase": "pending", "reason": "RateLimited"}, False),
-    ],
-)
-def test_a_person_is_needed_where_the_worker_can_do_no_more(
-    changes: dict[str, str], needed: bool
+def test_a_person_is_needed_where_a_command_settles_it() -> None:
+    assert needs_person(ROW)
+    assert not needs_person({**ROW, "settle": None})
+
+
+def test_what_needs_a_person_is_printed_with_its_command(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert needs_person({**ROW, **changes}) is needed
+    halted = Notice("acme", "the credential is refused", None)
+    print_needed([halted], [ROW, {**ROW, "settle": None}])
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "Needs a person:",
+        "  the credential is refused",
+        "  t/ws #2: Rejected",
+        "      nimble-reconcile retry 1",
+    ]
+
+
+def test_where_nothing_needs_a_person_nothing_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_needed([], [{**ROW, "settle": None}])
+    assert capsys.readouterr().out == ""

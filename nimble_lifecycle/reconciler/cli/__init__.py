@@ -1,4 +1,4 @@
-"""`nimble-reconcile`: run the worker, look at rows, migrate the database.
+"""`nimble-reconcile`: run the worker, look at rows and act on them, migrate the database.
 
 Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 every slot is held
 by a call that does not end, 4 the database belongs to another deployment, 5 (`status --exit-code`)
@@ -16,12 +16,24 @@ from pydantic import ValidationError
 from nimble_lifecycle.errors import ConfigurationError, ForeignDatabase, NimbleError
 from nimble_lifecycle.reconciler.cli.app import DONE, FAILED, FOREIGN_DATABASE, WRONG_USE, app, say
 from nimble_lifecycle.reconciler.cli.database import migrate
+from nimble_lifecycle.reconciler.cli.operate import (
+    abandon,
+    adopt,
+    approve,
+    pause,
+    release,
+    resume,
+    retry,
+    undo,
+)
 from nimble_lifecycle.reconciler.cli.run import run
 from nimble_lifecycle.reconciler.cli.status import status
 from nimble_lifecycle.reconciler.redact import described, redacted
 
 for _command in (run, status, migrate):
     app.command(_command)
+for _verb in (retry, release, undo, adopt, abandon, pause, resume, approve):
+    app.command(_verb, group="What an operator does")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

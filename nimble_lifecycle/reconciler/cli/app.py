@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 import nimble_lifecycle
 from nimble_lifecycle.settings import WorkerSettings
-from nimble_lifecycle.store import WorkStore
+from nimble_lifecycle.store import OperatorStore
 
 DONE, FAILED, WRONG_USE, SLOTS_LOST, FOREIGN_DATABASE, NEEDS_PERSON = range(6)
 """Exit codes of every command."""
@@ -38,10 +38,10 @@ def settings_of(*, database_url: str | None, **given: int | str | None) -> Worke
 
 
 @contextmanager
-def opened(database_url: str | None) -> Iterator[WorkStore]:
+def opened(database_url: str | None) -> Iterator[OperatorStore]:
     """Give the store of a command that is no worker, closed at the end."""
     settings = settings_of(database_url=database_url)
-    store = WorkStore(settings.database_url.get_secret_value())
+    store = OperatorStore(settings.database_url.get_secret_value())
     try:
         yield store
     finally:

@@ -4,6 +4,7 @@ from nimble_lifecycle.reconciler.cli.app import DONE, NEEDS_PERSON, AsJson, Data
 from nimble_lifecycle.reconciler.tables import (
     needs_person,
     print_json,
+    print_needed,
     print_summary,
     print_table,
 )
@@ -17,7 +18,7 @@ def status(
     summary: bool = False,
     exit_code: bool = False,
 ) -> int:
-    """List tenancies that are not settled, or were settled within seven days.
+    """List tenancies that are not settled, or were settled within seven days, and what they need.
 
     Parameters
     ----------
@@ -34,6 +35,7 @@ def status(
     """
     with opened(database_url) as store:
         rows = store.status(kind=kind)
+        notices = store.notices(kind=kind)
         location = store.location
     if summary:
         print_summary(rows, as_json=as_json)
@@ -41,4 +43,6 @@ def status(
         print_json(rows)
     else:
         print_table(rows, location)
-    return NEEDS_PERSON if exit_code and any(map(needs_person, rows)) else DONE
+        print_needed(notices, rows)
+    needed = exit_code and (notices or any(map(needs_person, rows)))
+    return NEEDS_PERSON if needed else DONE
