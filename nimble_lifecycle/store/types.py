@@ -104,6 +104,24 @@ def _now_sqlite(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 
 
+class long_ago(FunctionElement[datetime]):  # noqa: N801
+    """An instant in the past, spelled out: an index takes no parameter."""
+
+    type = Instant()
+    inherit_cache = True
+    name = "long_ago"
+
+
+@compiles(long_ago, "postgresql")
+def _long_ago_postgresql(element: long_ago, compiler: SQLCompiler, **kw: Any) -> str:
+    return "TIMESTAMP WITH TIME ZONE '1970-01-02 00:00:00+00'"
+
+
+@compiles(long_ago, "sqlite")
+def _long_ago_sqlite(element: long_ago, compiler: SQLCompiler, **kw: Any) -> str:
+    return "'1970-01-02 00:00:00.000000'"
+
+
 class later(FunctionElement[datetime]):  # noqa: N801
     """`later(instant, seconds)`: that many seconds after; NULL where either is."""
 

@@ -32,10 +32,11 @@ class Fleet:
     vendor: Vendor
     clock: Clock | None = None
     limits: Limits = field(default_factory=lambda: Limits(poll=0.05, grace=0.0, backoff=QUICK))
+    store_url: str | None = None
 
     def __post_init__(self) -> None:
         self.host = IntentStore(self.url, clock=self.clock)
-        self.store = WorkStore(self.url, clock=self.clock)
+        self.store = WorkStore(self.store_url or self.url, clock=self.clock)
 
     @property
     def world(self) -> World:
@@ -129,6 +130,20 @@ def fleet(database_url: str) -> Iterator[Callable[..., Fleet]]:
 def sqlite_fleet(sqlite_url: str) -> Iterator[Callable[..., Fleet]]:
     """Make fleets where the kind of database makes no difference."""
     yield from fleets_over(sqlite_url)
+
+
+@pytest.fixture
+def fleet_at(halves) -> Iterator[Callable[..., Fleet]]:
+    """Make fleets with the rights of a role: `fleet_at(halves.worker, vendor)`; hosts have all."""
+    made: list[Fleet] = []
+
+    def make(url: str, vendor: Vendor | None = None) -> Fleet:
+        made.append(Fleet(halves.owner, vendor or MemoryVendor(), store_url=url))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 def fleets_over(url: str) -> Iterator[Callable[..., Fleet]]:

@@ -282,6 +282,26 @@ def test_status_says_when_a_person_is_needed(
     printed(inside, "status")
 
 
+# -- the database ----------------------------------------------------------------------------------
+
+
+def test_grants_prints_sql_without_a_connection(inside: pytest.CaptureFixture[str]) -> None:
+    roles = ("--server-role", "its server", "--worker-role", "its_worker", "--schema", "theirs")
+    nowhere = ("--database-url", "postgresql://u:hunter2@127.0.0.1:1/x")
+    given = printed(inside, "grants", *roles, *nowhere)
+    assert given.splitlines()[0].startswith("-- ")
+    assert 'ON "theirs".nimble_tenancy TO "its server";' in given
+    assert "hunter2" not in given
+
+
+def test_grants_has_no_answer_for_sqlite(inside: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ends:
+        main(["grants", "--server-role", "a", "--worker-role", "b"])
+    said = inside.readouterr()
+    assert (ends.value.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert "nothing but trust" in said.err
+
+
 def printed(inside: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     with pytest.raises(SystemExit) as ends:
         main(arguments)

@@ -1,6 +1,8 @@
 """Commands about the database itself."""
 
+from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.reconciler.cli.app import DONE, Database, opened, say
+from nimble_lifecycle.store.grants import grants as sql_of_grants
 
 
 def migrate(*, database_url: Database = None) -> int:
@@ -9,4 +11,34 @@ def migrate(*, database_url: Database = None) -> int:
         store.migrate()
         store.open()
         say(f"{store.location} is up to date")
+    return DONE
+
+
+def grants(
+    *,
+    server_role: str,
+    worker_role: str,
+    schema: str = "public",
+    database_url: Database = None,
+) -> int:
+    """Print the SQL that lets each half do its work and nothing else (PostgreSQL).
+
+    Parameters
+    ----------
+    server_role
+        The role of the servers: says what workspaces want.
+    worker_role
+        The role of the workers and of these commands, but for migrate.
+    schema
+        Where the tables are.
+    database_url
+        The database both halves share; it is not connected to.
+    """
+    with opened(database_url) as store:
+        if store.is_sqlite:
+            raise ConfigurationError(
+                f"{store.location} keeps the halves apart by nothing but trust: whoever can write"
+                " the file can write every column. Rights need PostgreSQL; say --database-url"
+            )
+    print(sql_of_grants(server_role=server_role, worker_role=worker_role, schema=schema), end="")  # noqa: T201
     return DONE
