@@ -66,8 +66,8 @@ def _check_name(name: str, what: str) -> None:
 
 def _statements(server: str, worker: str, schema: str) -> Iterator[str]:
     yield "-- Run it as the owner of the tables, who alone migrates; again after each upgrade."
-    yield "-- The roles must be there: CREATE ROLE ... LOGIN, without further attributes, and neither"
-    yield "-- the owner nor a member of it."
+    yield "-- The roles must be there, neither of them the owner or a member of it:"
+    yield "-- CREATE ROLE ... LOGIN, without further attributes."
     yield "BEGIN;"
     yield ""
     yield "-- Nobody but the owner makes or changes tables, nor puts others before them."
