@@ -31,6 +31,7 @@ from nimble_lifecycle.store.types import (
     fingerprint_of,
     in_time,
     later,
+    next_number,
     storable,
 )
 from nimble_lifecycle.store.views import SHOWN, tenancy_of
@@ -38,9 +39,6 @@ from nimble_lifecycle.store.wakeups import Notifier
 
 CONTACT_INTERVAL = 60.0
 """Seconds: a call that changes nothing refreshes the contact columns at most this often."""
-
-LARGEST_NUMBER = 2**31 - 1
-"""Of an integer column; the server's role may have written it there."""
 
 Values: TypeAlias = Mapping[str, object]
 
@@ -289,7 +287,7 @@ class IntentStore(Database):
                 "desired": said.desired,
                 "params": said.params,
                 "params_hash": said.params_hash,
-                "generation": sa.case((changed, _after(t.c.generation)), else_=t.c.generation),
+                "generation": sa.case((changed, next_number(t.c.generation)), else_=t.c.generation),
                 "generation_at": sa.case((changed, said.last_seen_at), else_=t.c.generation_at),
                 "release_requested_at": sa.null(),
                 "last_seen_at": said.last_seen_at,
@@ -319,7 +317,7 @@ class IntentStore(Database):
         changed = t.c.desired != Desired.RELEASE.value
         return sa.update(t).values(
             desired=Desired.RELEASE.value,
-            generation=sa.case((changed, _after(t.c.generation)), else_=t.c.generation),
+            generation=sa.case((changed, next_number(t.c.generation)), else_=t.c.generation),
             generation_at=sa.case((changed, now), else_=t.c.generation_at),
             release_requested_at=sa.case((changed, now), else_=t.c.release_requested_at),
             last_seen_at=now,
@@ -354,12 +352,7 @@ def _next_incarnation() -> Expression:
     last_gone = sa.select(sa.func.max(t.c.incarnation)).where(_mine, gone).scalar_subquery()
     # The live row counts too: its release may start while this statement waits for it.
     current = sa.select(t.c.incarnation).where(_mine, live).scalar_subquery()
-    return _after(sa.func.coalesce(current, last_gone, 0))
-
-
-def _after(number: Expression) -> Expression:
-    """Count on; after the largest number comes the first again, where one more would fail."""
-    return number % (LARGEST_NUMBER - 1) + 1
+    return next_number(sa.func.coalesce(current, last_gone, 0))
 
 
 def _named(workspace: Workspace, kind: str) -> dict[str, object]:

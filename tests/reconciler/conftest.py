@@ -15,7 +15,7 @@ from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import IntentStore, Threads, WorkStore
-from nimble_lifecycle.store.models import call, journal, tenancy, vendor
+from nimble_lifecycle.store.models import call, deployment, journal, tenancy, vendor
 from nimble_lifecycle.store.ports import Clock, Hop
 from nimble_lifecycle.testing import MemoryVendor, World
 
@@ -117,6 +117,7 @@ def postgres_url(one_postgres_url: str) -> Iterator[str]:
     with engine.begin() as connection:
         for table in (tenancy, journal, call, vendor):
             connection.execute(sa.delete(table))
+        connection.execute(sa.update(deployment).values(fingerprint=None, deployment=None))
     engine.dispose()
 
 

@@ -1,17 +1,30 @@
 """The command that lists rows."""
 
-from nimble_lifecycle.reconciler.cli.app import DONE, NEEDS_PERSON, AsJson, Database, opened
+from nimble_lifecycle.errors import ForeignDatabase
+from nimble_lifecycle.reconciler.cli.app import (
+    DONE,
+    NEEDS_PERSON,
+    AsJson,
+    Database,
+    Named,
+    deployment_of,
+    opened,
+    say,
+)
+from nimble_lifecycle.reconciler.redact import redacted
 from nimble_lifecycle.reconciler.tables import (
     needs_person,
     print_json,
     print_summary,
     print_table,
 )
+from nimble_lifecycle.store.deployment import Deployment
 
 
 def status(
     *,
     database_url: Database = None,
+    deployment: Named = None,
     kind: str | None = None,
     as_json: AsJson = False,
     summary: bool = False,
@@ -23,6 +36,8 @@ def status(
     ----------
     database_url
         The database both halves share.
+    deployment
+        This deployment's name, if it has one.
     kind
         Only this kind.
     as_json
@@ -33,6 +48,7 @@ def status(
         End with 5 when something needs a person.
     """
     with opened(database_url) as store:
+        _say_whose(deployment_of(store, deployment))
         rows = store.status(kind=kind)
         location = store.location
     if summary:
@@ -42,3 +58,11 @@ def status(
     else:
         print_table(rows, location)
     return NEEDS_PERSON if exit_code and any(map(needs_person, rows)) else DONE
+
+
+def _say_whose(deployment: Deployment) -> None:
+    """Say so where the database is another deployment's; looking at it is harmless."""
+    try:
+        deployment.check()
+    except ForeignDatabase as error:
+        say(redacted(str(error)))
