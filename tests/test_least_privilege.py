@@ -17,6 +17,7 @@ from nimble_lifecycle.reconciler.cli import main
 from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import Threads, WorkStore
+from nimble_lifecycle.store.deployment import Deployment
 from nimble_lifecycle.store.models import journal, tenancy
 from nimble_lifecycle.testing import MemoryVendor
 
@@ -126,11 +127,18 @@ async def test_the_operators_commands_work_with_the_workers_rights(
         await said(client, "workspace_ready")
     await at_work.work()
     monkeypatch.setenv("NIMBLE_DATABASE_URL", halves.worker)
-    with pytest.raises(SystemExit) as ends:
-        main(["status", "--json"])
-    assert ends.value.code == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row["phase"] == "ready"
+    Deployment(at_work.store, None).enter()
+    for command in (
+        ["rekey", "acme-inc", "--all"],
+        ["claim-database", "--copy", "--deployment", "copy"],
+        ["claim-database", "--moved", "--deployment", "copy"],
+        ["status", "--json"],
+    ):
+        with pytest.raises(SystemExit) as ends:
+            main(command)
+        assert ends.value.code == 0, command
+    old, new = json.loads(capsys.readouterr().out)
+    assert (old["reason"], new["phase"], new["tenant_id"]) == ("Foreign", "pending", "acme-inc")
 
 
 async def test_a_worker_with_the_servers_rights_is_told_so_in_one_line(halves) -> None:

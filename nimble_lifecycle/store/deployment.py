@@ -7,6 +7,7 @@ whether it was moved or copied.
 
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,8 @@ import sqlalchemy as sa
 from nimble_lifecycle.errors import ForeignDatabase, VerbRefused
 from nimble_lifecycle.protocol import Desired, Why
 from nimble_lifecycle.store.database import Database
-from nimble_lifecycle.store.models import Part, columns_of, journal, sighting
+from nimble_lifecycle.store.journal import entries_about
+from nimble_lifecycle.store.models import Part, columns_of, sighting
 from nimble_lifecycle.store.models import deployment as d
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.types import BASE32, Expression, Instant, new_id, next_number
@@ -175,7 +177,7 @@ def _new_owner() -> str:
     return "".join(secrets.choice(BASE32) for _ in range(OWNER_LENGTH))
 
 
-def _made_foreign(at: sa.Connection, now: object, actor: str) -> Copied:
+def _made_foreign(at: sa.Connection, now: datetime, actor: str) -> Copied:
     """Retire what is not gone, journal it, and let what is wanted begin anew."""
     foreign = sa.and_(t.c.retired_at == sa.literal(now, Instant()), t.c.reason == Why.FOREIGN.value)
     retired = at.execute(
@@ -191,21 +193,10 @@ def _made_foreign(at: sa.Connection, now: object, actor: str) -> Copied:
             lease_token=t.c.lease_token + 1,
         )
     )
-    entry = {
-        "at": sa.literal(now, Instant()),
-        "tenancy_id": t.c.id,
-        "kind": t.c.kind,
-        "action": sa.literal("retire"),
-        "outcome": sa.literal(Why.FOREIGN.value),
-        "actor": sa.literal(actor),
-        "generation": t.c.generation,
-        "lease_token": t.c.lease_token,
-        "settled": sa.true(),
-        "external_id": t.c.external_id,
-        "note": t.c.message,
-    }
-    entries = sa.select(*entry.values()).where(foreign)
-    at.execute(sa.insert(journal).from_select(list(entry), entries, include_defaults=False)).close()
+    about = entries_about(
+        foreign, now, action="claim-database", outcome="retired", note=_COPIED, actor=actor
+    )
+    at.execute(about).close()
     wanted = sa.and_(
         foreign,
         t.c.release_started_at.is_(None),
@@ -217,7 +208,7 @@ def _made_foreign(at: sa.Connection, now: object, actor: str) -> Copied:
     return Copied(retired.rowcount, renewed.rowcount)
 
 
-def _next_incarnations(now: object, wanted: sa.ColumnElement[bool]) -> sa.Insert:
+def _next_incarnations(now: datetime, wanted: sa.ColumnElement[bool]) -> sa.Insert:
     """Insert what begins anew, with all that was asked and heard, and an operator's pause."""
     row: dict[str, Expression] = {
         **{column.name: column for column in columns_of(*Part)},

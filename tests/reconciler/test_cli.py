@@ -371,6 +371,24 @@ def test_a_moved_database_goes_on(shell: Shell, inside: pytest.CaptureFixture[st
     assert len(shell.resources()) == 1
 
 
+def test_rekey_says_what_it_moved(shell: Shell, inside: pytest.CaptureFixture[str]) -> None:
+    shell.install("a", "b\x1b[31m", "c")
+    moved = shell.run("rekey", "acme-inc", "--workspace", "a", "--workspace", "b\x1b[31m")
+    assert (moved.returncode, moved.stdout) == (0, "")
+    assert "acme-inc/a (directory): 1 rows moved" in moved.stderr
+    assert "acme-inc/b\\x1b[31m" in moved.stderr
+    assert {row["workspace_id"]: row["tenant_id"] for row in shell.rows()} == {
+        "a": "acme-inc",
+        "b\x1b[31m": "acme-inc",
+        "c": "",
+    }
+    assert "'a'" in refused(inside, 1, "rekey", "acme-inc", "--workspace", "a")
+    assert "--all" in refused(inside, 2, "rekey", "acme-inc")
+    assert "TENANT" in refused(inside, 2, "rekey", " ", "--all")
+    printed(inside, "rekey", "acme-inc", "--all", "--kind", "directory")
+    assert {row["tenant_id"] for row in shell.rows()} == {"acme-inc"}
+
+
 def printed(inside: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     with pytest.raises(SystemExit) as ends:
         main(arguments)

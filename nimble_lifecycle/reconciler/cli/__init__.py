@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from nimble_lifecycle.errors import ConfigurationError, ForeignDatabase, NimbleError
 from nimble_lifecycle.reconciler.cli.app import DONE, FAILED, FOREIGN_DATABASE, WRONG_USE, app, say
-from nimble_lifecycle.reconciler.cli.database import claim_database, grants, migrate
+from nimble_lifecycle.reconciler.cli.database import claim_database, grants, migrate, rekey
 from nimble_lifecycle.reconciler.cli.run import run
 from nimble_lifecycle.reconciler.cli.status import status
 from nimble_lifecycle.reconciler.redact import described, redacted
 
-for _command in (run, status, migrate, grants, claim_database):
+for _command in (run, status, migrate, grants, claim_database, rekey):
     app.command(_command)
 
 

@@ -1,7 +1,10 @@
 """Commands about the database itself."""
 
-import socket
+import os
 from getpass import getuser
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.reconciler.cli.app import (
@@ -12,7 +15,10 @@ from nimble_lifecycle.reconciler.cli.app import (
     opened,
     say,
 )
+from nimble_lifecycle.reconciler.tables import safe
 from nimble_lifecycle.store.grants import grants as sql_of_grants
+from nimble_lifecycle.store.rekey import Moved
+from nimble_lifecycle.store.rekey import rekey as moved_by_rekey
 
 
 def migrate(*, database_url: Database = None) -> int:
@@ -83,9 +89,59 @@ def claim_database(
             news = "is this deployment's" if claimed.claim_moved() else "was this deployment's"
             say(f"{store.location} {news}; its tenancies go on")
             return DONE
-        copied = claimed.claim_copy(actor=f"{getuser()}@{socket.gethostname()}")
+        copied = claimed.claim_copy(actor=_user())
         say(
             f"{store.location} is a deployment of its own: {copied.retired} tenancies are the"
             f" original's and retired, {copied.renewed} of them are wanted and begin anew"
         )
     return DONE
+
+
+def rekey(
+    tenant: str,
+    *,
+    workspace: Annotated[list[str] | None, Parameter(negative=())] = None,
+    all_workspaces: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    kind: str | None = None,
+    database_url: Database = None,
+) -> int:
+    """Move rows without a tenant to the tenant that their host has begun to name.
+
+    Parameters
+    ----------
+    tenant
+        The tenant's id, as the host names it.
+    workspace
+        A workspace to move, with all its incarnations; may be repeated.
+    all_workspaces
+        Move every workspace that has no tenant; for databases that serve one tenant.
+    kind
+        Only this kind.
+    database_url
+        The database both halves share.
+    """
+    if bool(workspace) == all_workspaces:
+        raise ConfigurationError("say which workspaces: --workspace, or --all")
+    with opened(database_url) as store:
+        moved = moved_by_rekey(store, tenant, workspace, kind=kind, actor=_user())
+    for each in moved:
+        _tell(each, tenant)
+    say(f"{len(moved)} workspaces belong to {safe(tenant)} now")
+    return DONE
+
+
+def _tell(moved: Moved, tenant: str) -> None:
+    to = f"{safe(tenant)}/{safe(moved.workspace_id)} ({safe(moved.kind)})"
+    say(f"{to}: {moved.rows} rows moved")
+    if moved.removing_at is not None:
+        say(
+            f"{to}: at {moved.removing_at:%Y-%m-%d %H:%M} UTC its host said that it is being"
+            " removed, which was refused; where it is gone, ask for its release"
+        )
+
+
+def _user() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # no name for the user id, as in some containers
+        return f"uid {os.getuid()}"
