@@ -53,10 +53,12 @@ _mine = sa.and_(
     t.c.kind == _text("kind"),
     t.c.tenant_id == _text("tenant_id"),
 )
-_nameless = sa.exists().where(
+# Not `EXISTS (SELECT *`: the server's role may not read every column.
+_nameless = sa.select(sa.literal(1)).where(
     t.c.workspace_id == _text("workspace_id"), t.c.kind == _text("kind"), t.c.tenant_id == "", live
 )
-_known_nameless = sa.and_(_nameless, sa.not_(sa.exists().where(_mine, live)))
+_own = sa.select(sa.literal(1)).where(_mine, live)
+_known_nameless = sa.and_(_nameless.exists(), sa.not_(_own.exists()))
 """The workspace's live row is one without a tenant, and its host now names one."""
 
 _not_after = sa.bindparam("not_after", type_=Instant())

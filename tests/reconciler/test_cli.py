@@ -372,14 +372,14 @@ def test_a_moved_database_goes_on(shell: Shell, inside: pytest.CaptureFixture[st
 
 
 def test_rekey_says_what_it_moved(shell: Shell, inside: pytest.CaptureFixture[str]) -> None:
-    shell.install("a", "b\x1b[31m", "c")
-    moved = shell.run("rekey", "acme-inc", "--workspace", "a", "--workspace", "b\x1b[31m")
+    shell.install("a", "b\u202e", "c")
+    moved = shell.run("rekey", "acme-inc", "--workspace", "a", "--workspace", "b\u202e")
     assert (moved.returncode, moved.stdout) == (0, "")
     assert "acme-inc/a (directory): 1 rows moved" in moved.stderr
-    assert "acme-inc/b\\x1b[31m" in moved.stderr
+    assert "acme-inc/b\\u202e" in moved.stderr
     assert {row["workspace_id"]: row["tenant_id"] for row in shell.rows()} == {
         "a": "acme-inc",
-        "b\x1b[31m": "acme-inc",
+        "b\u202e": "acme-inc",
         "c": "",
     }
     assert "'a'" in refused(inside, 1, "rekey", "acme-inc", "--workspace", "a")
