@@ -174,6 +174,17 @@ class Database:
         if not self.is_sqlite:
             with self._connected(until) as connection:
                 return work(connection)
+        return self.transacting(until, work)
+
+    def transacting(self, until: float, work: "Callable[[Connection], T]") -> T:
+        """Run several writes that belong together as one transaction, on either database.
+
+        For what is rare: on PostgreSQL it costs round trips, and others wait for its locks. To meet
+        no deadlock, lock a tenancy before its vendor.
+        """
+        if not self.is_sqlite:
+            with self._connected(until) as connection:
+                return _in_transaction(connection, "BEGIN", work)
         if not self._writer.acquire(timeout=max(0.0, until - self.clock.monotonic())):
             raise StoreUnavailable(f"{self.location} is busy; call again")
         try:
@@ -181,12 +192,6 @@ class Database:
                 return _in_transaction(connection, "BEGIN IMMEDIATE", work)
         finally:
             self._writer.release()
-
-    def changing(self, until: float, work: "Callable[[Connection], T]") -> T:
-        """Run writes that belong together: one transaction on either database."""
-        if self.is_sqlite:
-            return self.writing(until, work)
-        return self.writing(until, lambda at: _in_transaction(at, "BEGIN", work))
 
     @contextmanager
     def standing(self) -> "Iterator[Connection]":
@@ -291,7 +296,7 @@ def _in_transaction(connection: "Connection", begin: str, work: "Callable[[Conne
         connection.exec_driver_sql("COMMIT")
     except BaseException:
         if not connection.invalidated:
-            with suppress(DBAPIError):  # the database has rolled back by itself, or is gone
+            with suppress(DBAPIError):  # SQLite rolls back by itself, for one when the disk is full
                 connection.exec_driver_sql("ROLLBACK")
         raise
     return result

@@ -17,7 +17,7 @@ from nimble_lifecycle.errors import ForeignDatabase, VerbRefused
 from nimble_lifecycle.protocol import Desired, Why
 from nimble_lifecycle.store.database import Database
 from nimble_lifecycle.store.journal import entries_about
-from nimble_lifecycle.store.models import Part, columns_of, sighting
+from nimble_lifecycle.store.models import Part, columns_of, journal, sighting
 from nimble_lifecycle.store.models import deployment as d
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.types import BASE32, Expression, Instant, new_id, next_number
@@ -71,7 +71,7 @@ class Deployment:
         A database that is swapped under a running worker, by a failover or a changed name, is so
         found out before the first statement on it. Raises ForeignDatabase.
         """
-        self._database.changing(self._until(LIMIT), self._record)
+        self._database.transacting(self._until(LIMIT), self._record)
         self._database.guard(self._check_on)
         self.check()
 
@@ -88,7 +88,7 @@ class Deployment:
             self._sign(at, name=sa.func.coalesce(sa.literal(self._name, sa.Text()), d.c.deployment))
             return True
 
-        return self._database.changing(self._until(LIMIT), move)
+        return self._database.transacting(self._until(LIMIT), move)
 
     def claim_copy(self, *, actor: str) -> Copied:
         """Make a copy a deployment of its own, without a call to the vendor.
@@ -112,7 +112,7 @@ class Deployment:
             self._sign(at, name=sa.literal(self._name, sa.Text()), owner=_new_owner())
             return copied
 
-        return self._database.changing(self._until(COPY_LIMIT), copy)
+        return self._database.transacting(self._until(COPY_LIMIT), copy)
 
     # -- on a connection ---------------------------------------------------------------------------
 
@@ -193,6 +193,7 @@ def _made_foreign(at: sa.Connection, now: datetime, actor: str) -> Copied:
             lease_token=t.c.lease_token + 1,
         )
     )
+    at.execute(_no_loose_ends()).close()
     about = entries_about(
         foreign, now, action="claim-database", outcome="retired", note=_COPIED, actor=actor
     )
@@ -206,6 +207,17 @@ def _made_foreign(at: sa.Connection, now: datetime, actor: str) -> Copied:
     counted = {"preserve_rowcount": True}  # of an INSERT, SQLAlchemy keeps no count by itself
     renewed = at.execute(_next_incarnations(now, wanted), execution_options=counted)
     return Copied(retired.rowcount, renewed.rowcount)
+
+
+def _no_loose_ends() -> sa.Update:
+    """Mark as foreign, too, what is gone, but for which a late call made something again.
+
+    The journal knows the id, and a worker would release by it what only the original may.
+    """
+    made_late = sa.select(journal.c.tenancy_id).where(
+        journal.c.external_id.is_not(None), sa.not_(journal.c.settled)
+    )
+    return sa.update(t).where(t.c.id.in_(made_late)).values(reason=Why.FOREIGN.value)
 
 
 def _next_incarnations(now: datetime, wanted: sa.ColumnElement[bool]) -> sa.Insert:

@@ -82,7 +82,7 @@ def rekey(
         return moved
 
     try:
-        return database.changing(database.clock.monotonic() + LIMIT, move)
+        return database.transacting(database.clock.monotonic() + LIMIT, move)
     except IntegrityError as error:
         raise VerbRefused(
             f"a host was heard of with {tenant_id!r} meanwhile; nothing was moved, run it again"

@@ -17,6 +17,7 @@ from nimble_lifecycle.store import WorkStore
 from nimble_lifecycle.store.deployment import Copied, Deployment
 from nimble_lifecycle.store.models import deployment, journal, sighting
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.surpluses import loose_ends
 
 Copy = Callable[[str], str]
 
@@ -285,6 +286,37 @@ def test_on_a_copy_only_what_begins_anew_is_claimed_and_under_keys_of_its_own(or
     for claim in claims:
         assert str(claim.tenancy.idempotency_key).startswith(f"{owner}-")
         assert claim.tenancy.idempotency_key not in keys
+
+
+def test_what_a_late_worker_made_for_the_original_is_not_released_by_the_copy(real_rig) -> None:
+    rig = real_rig
+    rig.ready()
+    late = rig.claim_one()
+    run(rig.work, sa.update(t).values(lease_token=9, external_id="x1", phase="ready"))
+    run(rig.work, sa.update(t).values(lease_owner=None, lease_expires_at=None))
+    rig.removing()
+    release = rig.claim_one(grace=0.0)
+    rig.settle(release, Phase.RELEASED, finished=True)
+    assert not rig.settle(late, Phase.READY, external_id="x2", finished=True)
+    entered(rig.work, "original")
+    Deployment(rig.work, "copy").claim_copy(actor="me")
+    assert loose(rig) == []
+
+
+def test_the_original_releases_what_a_late_worker_made(real_rig) -> None:
+    rig = real_rig
+    rig.ready()
+    late = rig.claim_one()
+    run(rig.work, sa.update(t).values(lease_token=9, external_id="x1", phase="ready"))
+    assert not rig.settle(late, Phase.READY, external_id="x2", finished=True)
+    assert loose(rig) == ["x2"]
+
+
+def loose(rig) -> list[object]:
+    until = rig.soon()
+    return rig.work.reading(
+        until, lambda at: [row["made"] for row in at.execute(loose_ends("acme")).mappings()]
+    )
 
 
 def test_a_worker_that_was_in_the_middle_on_a_copy_writes_nothing(real_rig) -> None:
