@@ -16,17 +16,15 @@ from nimble_lifecycle.errors import ConfigurationError, VerbRefused
 from nimble_lifecycle.protocol import Event, Workspace
 from nimble_lifecycle.store.database import Database
 from nimble_lifecycle.store.journal import entries_about
-from nimble_lifecycle.store.models import call
+from nimble_lifecycle.store.models import call, live
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.types import LARGEST_NUMBER, Expression
+from nimble_lifecycle.store.types import LARGEST_NUMBER
 
 LIMIT: Final = 3600.0
 """Seconds it may take; it writes every row of the workspaces."""
 
 NAMED: Final = 5
 """Workspaces that a refusal names."""
-
-_own = t.alias("own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +71,7 @@ def rekey(
         at.execute(
             entries_about(nameless, now, action="rekey", outcome="moved", note=about, actor=actor)
         ).close()
-        # Two statements: SQLite's see the rows that they have written already.
-        last = sa.func.coalesce(_of_tenant(tenant_id, sa.func.max(_own.c.incarnation)), 0)
-        # In numbers that the server's role cannot have made too large.
-        counted_on = (sa.cast(t.c.incarnation, sa.BigInteger) + last) % LARGEST_NUMBER
-        at.execute(sa.update(t).where(nameless).values(incarnation=counted_on)).close()
+        at.execute(_counted_on(nameless, _had_by(tenant_id))).close()
         at.execute(sa.update(t).where(nameless).values(tenant_id=tenant_id)).close()
         return moved
 
@@ -95,19 +89,33 @@ def _nameless(workspaces: Sequence[str] | None, kind: str | None) -> sa.ColumnEl
     return sa.and_(t.c.tenant_id == "", of_kind, of_these)
 
 
-def _of_tenant(
-    tenant_id: str, what: Expression, *conditions: sa.ColumnElement[bool]
-) -> "sa.ScalarSelect[object]":
-    """Select from the rows that the tenant has of a row's workspace and kind already."""
-    same = (_own.c.workspace_id == t.c.workspace_id, _own.c.kind == t.c.kind)
-    found = sa.select(what).where(_own.c.tenant_id == tenant_id, *same, *conditions)
-    return found.correlate(t).scalar_subquery()
+def _had_by(tenant_id: str) -> sa.Subquery:
+    """Select what the tenant has, or had, already: of each workspace the last and any live life."""
+    last = sa.func.max(t.c.incarnation).label("last")
+    alive = sa.func.max(sa.case((live, 1), else_=0)).label("alive")
+    key = (t.c.kind, t.c.workspace_id)
+    had = sa.select(*key, last, alive).where(t.c.tenant_id == tenant_id).group_by(*key)
+    return had.subquery("had")
+
+
+def _same(had: sa.Subquery) -> sa.ColumnElement[bool]:
+    return sa.and_(had.c.kind == t.c.kind, had.c.workspace_id == t.c.workspace_id)
+
+
+def _counted_on(nameless: sa.ColumnElement[bool], had: sa.Subquery) -> sa.Update:
+    """Count on from the lives the tenant had, in numbers that nobody can have made too large."""
+    number = (sa.cast(t.c.incarnation, sa.BigInteger) + had.c.last) % LARGEST_NUMBER
+    return sa.update(t).where(nameless, _same(had)).values(incarnation=number)
 
 
 def _refuse_taken(at: sa.Connection, nameless: sa.ColumnElement[bool], tenant_id: str) -> None:
-    alive = (_own.c.release_started_at.is_(None), _own.c.retired_at.is_(None))
-    taken = _of_tenant(tenant_id, sa.func.count(), *alive) > 0
-    clash = sa.select(t.c.workspace_id).where(nameless, taken).distinct().order_by(t.c.workspace_id)
+    had = _had_by(tenant_id)
+    clash = (
+        sa.select(t.c.workspace_id)
+        .where(nameless, _same(had), had.c.alive == 1)
+        .distinct()
+        .order_by(t.c.workspace_id)
+    )
     found = at.execute(clash).scalars().all()
     if found:
         raise VerbRefused(
