@@ -21,6 +21,7 @@ from nimble_lifecycle.store.models import Part, columns_of, journal, sighting
 from nimble_lifecycle.store.models import deployment as d
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.types import BASE32, Expression, Instant, new_id, next_number
+from nimble_lifecycle.store.wakeups import CHANNEL
 
 OWNER_LENGTH: Final = 10
 """Characters of an owner id."""
@@ -39,6 +40,10 @@ _WHERE: Final = sa.text(
     " FROM pg_catalog.pg_database WHERE datname = current_database()"
 )
 _SYSTEM: Final = sa.text("SELECT system_identifier FROM pg_catalog.pg_control_system()")
+_LISTENING: Final = sa.text(
+    "SELECT pid FROM pg_catalog.pg_stat_activity"
+    " WHERE datname = current_database() AND query = :listen"
+).bindparams(listen=f"LISTEN {CHANNEL}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class Deployment:
         Every tenancy that is not gone is the original's: it is retired, and no worker looks at it
         again. Wanted ones get a next incarnation, and so a key that only this deployment has. What
         sweeps saw is forgotten. Raises VerbRefused where nothing tells the database from the
-        original.
+        original, or only a name and a worker is at work on it.
         """
 
         def copy(at: sa.Connection) -> Copied:
@@ -107,6 +112,7 @@ class Deployment:
                     " as a copy it needs a name that tells it from the original: --deployment"
                 )
             now = at.execute(sa.select(self._database.clock.now())).scalar_one()
+            self._refuse_at_work(at, now)
             copied = _made_foreign(at, now, actor)
             at.execute(sa.delete(sighting)).close()
             self._sign(at, name=sa.literal(self._name, sa.Text()), owner=_new_owner())
@@ -137,6 +143,21 @@ class Deployment:
         owner = f"to {known.deployment!r}" if known.deployment else "to a deployment without a name"
         ours = f"is {self._name!r}" if self._name else "has no name (--deployment)"
         return f"{self._database.location} belongs {owner}, but this deployment {ours}"
+
+    def _refuse_at_work(self, at: sa.Connection, now: datetime) -> None:
+        """Keep a slip of the name from taking a running deployment's rows from it.
+
+        A worker holds leases, and on PostgreSQL a session that listens (seen by its own role).
+        """
+        if at.execute(sa.select(d.c.fingerprint)).scalar_one() != self._fingerprint(at):
+            return
+        leased = at.execute(sa.select(t.c.id).where(t.c.lease_expires_at > now).limit(1)).first()
+        listening = None if self._database.is_sqlite else at.execute(_LISTENING).first()
+        if leased or listening:
+            raise VerbRefused(
+                f"a worker is at work on {self._database.location}, or was half a minute ago; stop"
+                " it first, if this is the copy. Nothing was changed"
+            )
 
     def _record(self, at: sa.Connection) -> None:
         """Write whose it is, once.

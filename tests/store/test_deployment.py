@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from nimble_lifecycle.store.deployment import Copied, Deployment
 from nimble_lifecycle.store.models import deployment, journal, sighting
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.surpluses import loose_ends
+from nimble_lifecycle.store.wakeups import Listener
 
 Copy = Callable[[str], str]
 
@@ -213,6 +215,12 @@ def lives(rig) -> dict[str, list[dict[str, object]]]:
     return found
 
 
+def leases_end(rig) -> None:
+    """Let the leases run out, as they have on a copy that is half a minute old."""
+    over = rig.rows()[0]["first_seen_at"]
+    run(rig.work, sa.update(t).where(t.c.lease_owner.is_not(None)).values(lease_expires_at=over))
+
+
 @pytest.fixture
 def original(real_rig):
     """Fill a database with a row in each state, and make it somebody's: `original`."""
@@ -232,6 +240,7 @@ def original(real_rig):
     run(rig.work, sa.update(t).where(mine["held"]).values(hold="release"))
     rig.ready(workspace=Workspace("leased"))
     rig.claim_one(grace=3600.0)
+    leases_end(rig)
     rig.ready({"n": 1}, workspace=Workspace("pending"))
     moment = rig.rows()[0]["first_seen_at"]
     strike = {"kind": "acme", "sort": "orphan", "subject": "x", "strikes": 1}
@@ -322,6 +331,7 @@ def loose(rig) -> list[object]:
 def test_a_worker_that_was_in_the_middle_on_a_copy_writes_nothing(real_rig) -> None:
     real_rig.ready()
     claim = real_rig.claim_one()
+    leases_end(real_rig)
     entered(real_rig.work, "original")
     Deployment(real_rig.work, "copy").claim_copy(actor="me")
     assert not real_rig.settle(claim, Phase.READY, external_id="x1", finished=True)
@@ -335,6 +345,39 @@ def test_what_nothing_tells_from_the_original_is_not_made_a_copy(original) -> No
     with pytest.raises(VerbRefused, match="--deployment"):
         Deployment(original.work, "original").claim_copy(actor="me")
     assert original.rows() == before
+
+
+def test_a_slip_of_the_name_takes_no_row_from_a_worker_that_has_a_lease(original) -> None:
+    original.claim()
+    before = original.rows()
+    with pytest.raises(VerbRefused, match="a worker is at work"):
+        Deployment(original.work, "slip").claim_copy(actor="me")
+    assert original.rows() == before
+
+
+@pytest.mark.postgres
+def test_a_slip_of_the_name_takes_no_row_from_an_idle_worker(halves, stores) -> None:
+    store = stores(halves.worker)
+    entered(store, "original")
+    worker = threading.Event()
+    listener = Listener(store, worker.set)
+    listener.start()
+    assert worker.wait(10)
+    ends = time.monotonic() + 10
+    while (refusal := refusal_of_a_copy(store)) is None:  # it is heard before it listens
+        assert time.monotonic() < ends, "the listening session was not seen"
+    assert "a worker is at work" in refusal
+    listener.close()
+
+
+def refusal_of_a_copy(store: WorkStore) -> str | None:
+    """Give why the database cannot be made a copy; where it can, make it the original's again."""
+    try:
+        Deployment(store, "slip").claim_copy(actor="me")
+    except VerbRefused as refused:
+        return str(refused)
+    Deployment(store, "original").claim_moved()
+    return None
 
 
 def test_what_nobody_ran_on_needs_no_claim(real_rig) -> None:
