@@ -1,6 +1,5 @@
 """A worker on a real copy of a database: the original's resources are none of its business."""
 
-import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -64,20 +63,18 @@ async def test_a_copy_makes_its_own_and_touches_nothing_of_the_originals(
 async def test_a_worker_ends_when_the_database_under_it_is_another_ones(fleet) -> None:
     here, host = fleet(), fleet()
     Deployment(here.store, None).enter()
-
-    async def swapped(worker) -> None:
-        running = asyncio.create_task(worker.run())
-        host.ready("a")
-        while host.row()["phase"] != "ready":
-            await asyncio.sleep(0.01)
-        other = sa.update(deployment).values(fingerprint="somewhere else")
-        host.store.writing(soon(host), lambda at: at.execute(other).close())
-        here.store.engine.dispose()  # what a failover does to connections
-        await running
-
+    here.ready("a")
+    await here.work()
+    other = sa.update(deployment).values(fingerprint="somewhere else")
+    host.store.writing(soon(host), lambda at: at.execute(other).close())
+    here.store.engine.dispose()  # what a failover does to connections
+    host.ready("b")
     with pytest.raises(ForeignDatabase):
-        await here.with_worker(swapped)
-    assert [row["phase"] for row in host.rows()] == ["ready"]
+        await here.with_worker(lambda worker: worker.run())
+    assert {row["workspace_id"]: row["phase"] for row in host.rows()} == {
+        "a": "ready",
+        "b": "pending",
+    }
 
 
 def soon(fleet) -> float:
