@@ -117,6 +117,7 @@ class Why(StrEnum):
     CREDENTIAL_REFUSED = "CredentialRefused"
     FOREIGN = "Foreign"
     IN_PROGRESS = "InProgress"
+    INVALID_IDENTITY = "InvalidIdentity"
     INVALID_PARAMS = "InvalidParams"
     NAME_CONFLICT = "NameConflict"
     OPERATION_OVERDUE = "OperationOverdue"

@@ -68,6 +68,8 @@ class WorkerSettings(BaseSettings):
 
     database_url: SecretStr = Field(default_factory=lambda: SecretStr(default_database_url()))
     """`sqlite:///…` or `postgresql://…`."""
+    deployment: str | None = Field(default=None, pattern=r"^[\w.:/@-]{1,100}$")
+    """This deployment's name, which tells a physical copy of its database from the original."""
     concurrency: int = Field(default=20, ge=1, le=1000)
     """Vendor calls in flight at most."""
     poll: Duration = Field(default=1.0, gt=0)

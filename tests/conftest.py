@@ -16,11 +16,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from getpass import getuser
 from itertools import count
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import hypothesis
 import psycopg
@@ -153,6 +154,56 @@ class Databases:
         finally:
             drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
             self._admin.execute(drop.format(sql.Identifier(name)))
+
+
+@dataclass(frozen=True)
+class Halves:
+    """One database as its owner reaches it, and as the roles of the two halves do."""
+
+    owner: str
+    server: str
+    worker: str
+
+
+@pytest.fixture
+def halves(postgres_url: str) -> Iterator[Halves]:
+    """Make a role for each half, with the rights `grants` prints and no others."""
+    with roles_on(postgres_url) as made:
+        yield made
+
+
+@contextmanager
+def roles_on(url: str) -> Iterator[Halves]:
+    """Make two roles on a database, each with a password, and drop them afterwards."""
+    from nimble_lifecycle.store.grants import grants
+
+    word = secrets.token_hex(4)
+    # A name that must be quoted, as names may be.
+    server, worker = f'nimble "test" server {word}', f"nimble test worker {word}"
+    with psycopg.connect(url, autocommit=True) as owner:
+        made = []
+        try:
+            for role in (server, worker):
+                create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+                owner.execute(create.format(sql.Identifier(role), sql.Literal(word)))
+                made.append(role)
+            owner.execute(grants(server_role=server, worker_role=worker))
+            yield Halves(url, with_user(url, server, word), with_user(url, worker, word))
+        except psycopg.errors.InsufficientPrivilege as error:
+            if made:
+                raise
+            give_up(f"the PostgreSQL user of the tests may not make roles: {error}")
+        finally:
+            for role in made:
+                owner.execute(sql.SQL("DROP OWNED BY {0}").format(sql.Identifier(role)))
+                owner.execute(sql.SQL("DROP ROLE {0}").format(sql.Identifier(role)))
+
+
+def with_user(url: str, name: str, password: str) -> str:
+    """Give the same URL for another user."""
+    parts = urlsplit(url)
+    where = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{quote(name)}:{password}@{where}").geturl()
 
 
 def migrate(url: str) -> None:

@@ -36,7 +36,7 @@ class Steps:
     async def _provision(self, claim: Claim) -> Ended:
         if not claim.readable:
             return PermanentError("the params are no JSON object", reason=Why.INVALID_PARAMS)
-        refused = invalid_params(self.vendor, claim.tenancy)
+        refused = invalid_identity(claim.tenancy) or invalid_params(self.vendor, claim.tenancy)
         if refused is not None:
             return refused
         outcome = await self._call(self.vendor.provision, claim.tenancy)
@@ -68,6 +68,15 @@ class Steps:
         if isinstance(outcome, InProgress) and not self.vendor.implements("poll"):
             return TypeError("the adapter returned InProgress, but it has no method poll")
         return outcome
+
+
+def invalid_identity(tenancy: Tenancy) -> PermanentError | None:
+    """Say what is wrong with the ids of a tenancy; the server's role can write any."""
+    try:
+        _ = tenancy.workspace
+    except ValueError as error:
+        return PermanentError(str(error), reason=Why.INVALID_IDENTITY)
+    return None
 
 
 def invalid_params(vendor: Vendor, tenancy: Tenancy) -> PermanentError | None:

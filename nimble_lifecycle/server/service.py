@@ -18,6 +18,7 @@ from fastmcp.server.dependencies import get_context
 from pydantic import BaseModel
 
 from nimble_lifecycle.errors import (
+    RekeyNeeded,
     SchemaMissing,
     SchemaOutdated,
     SchemaTooNew,
@@ -53,6 +54,10 @@ _NOT_RECORDED: Final[dict[type[StoreError], str]] = {
     SchemaOutdated: f"The lifecycle database is older than this server. {_MIGRATE}",
     SchemaTooNew: "The lifecycle database is newer than this server. Upgrade nimble-lifecycle.",
 }
+_REKEY: Final = (
+    "This workspace is known here without the tenant its host names now, and nothing was recorded."
+    " The operator runs `nimble-reconcile rekey`."
+)
 _UNAVAILABLE: Final = "The lifecycle database did not answer in time. Call again."
 _LATE: Final = "The lifecycle call did not end in time. Call again."
 _FAILED: Final = "A function of this server failed; its log says how. Call again later."
@@ -160,6 +165,9 @@ class Service:
         except StoreError as error:
             logger.warning("a lifecycle call was not recorded: %s", error)
             raise ToolError(_NOT_RECORDED.get(type(error), _UNAVAILABLE)) from None
+        except RekeyNeeded as error:
+            logger.warning("a lifecycle call was not recorded: %s", error)
+            raise ToolError(_REKEY) from None
         except Late:
             raise ToolError(_LATE) from None
         except AuthorError:

@@ -13,7 +13,7 @@ from enum import StrEnum
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
-from nimble_lifecycle.store.models import FLEET, deployment, look_at, vendor
+from nimble_lifecycle.store.models import FLEET, deployment, look_at, look_order, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
 from nimble_lifecycle.store.types import (
@@ -182,7 +182,7 @@ def _awaited(now: sa.ColumnElement[datetime]) -> sa.CTE:
             grace_end.label("grace_end"),
         )
         .where(t.c.kind == kind, sa.not_(t.c.paused), look_at <= now, free, sa.not_(paused))
-        .order_by(look_at)
+        .order_by(*look_order)
         .limit(sa.bindparam("its_limit", type_=sa.Integer()))
         .with_for_update(skip_locked=True, of=t)
         .cte("awaited")

@@ -9,7 +9,7 @@ cancel, no rollback, no second wait); on SQLite the busy time-out ends.
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -70,6 +70,7 @@ class Database:
         self._free = threading.BoundedSemaphore(connections)
         self._closed = False
         self._checked = False
+        self._guard: Callable[[Connection], None] | None = None
         self._clock_read: tuple[datetime, float] | None = None
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.engine = make_engine(self._url, connections, self._ends)
@@ -97,11 +98,24 @@ class Database:
             self._until.instant = until
             with self.engine.connect() as connection:
                 self._set_end(connection, until)
+                self._look_at(connection)
                 try:
                     yield connection
                 finally:
                     if self._closed and not connection.invalidated:
                         connection.detach()  # closed with this call: nobody empties the pool again
+
+    def guard(self, check: "Callable[[Connection], None]") -> None:
+        """Have each connection checked before its first statement, now and whenever one is made.
+
+        What `check` raises, the call that needed the connection raises.
+        """
+        self._guard = check
+
+    def _look_at(self, connection: "Connection") -> None:
+        if self._guard is not None and not connection.info.get("checked"):
+            self._guard(connection)
+            connection.info["checked"] = True  # kept as long as the connection
 
     @contextmanager
     def _slot(self, until: float) -> "Iterator[None]":
@@ -160,19 +174,22 @@ class Database:
         if not self.is_sqlite:
             with self._connected(until) as connection:
                 return work(connection)
+        return self.transacting(until, work)
+
+    def transacting(self, until: float, work: "Callable[[Connection], T]") -> T:
+        """Run several writes that belong together as one transaction, on either database.
+
+        For what is rare: on PostgreSQL it costs round trips, and others wait for its locks. To meet
+        no deadlock, lock a tenancy before its vendor.
+        """
+        if not self.is_sqlite:
+            with self._connected(until) as connection:
+                return _in_transaction(connection, "BEGIN", work)
         if not self._writer.acquire(timeout=max(0.0, until - self.clock.monotonic())):
             raise StoreUnavailable(f"{self.location} is busy; call again")
         try:
             with self._connected(until) as connection:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-                try:
-                    result = work(connection)
-                    connection.exec_driver_sql("COMMIT")
-                except BaseException:
-                    if connection.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
-                        connection.exec_driver_sql("ROLLBACK")
-                    raise
-                return result
+                return _in_transaction(connection, "BEGIN IMMEDIATE", work)
         finally:
             self._writer.release()
 
@@ -270,3 +287,16 @@ class Database:
         """Close idle connections; those in use close when their call ends."""
         self._closed = True
         self.engine.dispose()
+
+
+def _in_transaction(connection: "Connection", begin: str, work: "Callable[[Connection], T]") -> T:
+    connection.exec_driver_sql(begin)
+    try:
+        result = work(connection)
+        connection.exec_driver_sql("COMMIT")
+    except BaseException:
+        if not connection.invalidated:
+            with suppress(DBAPIError):  # SQLite rolls back by itself, for one when the disk is full
+                connection.exec_driver_sql("ROLLBACK")
+        raise
+    return result

@@ -140,7 +140,7 @@ def why(error: DBAPIError) -> str:
     """Say in fixed words what failed; drivers put user names and hosts into their texts."""
     text = str(error.orig).lower()
     known = {
-        "permission denied": "its role lacks a right that this half needs",
+        "permission denied": "its role lacks a right; see `nimble-reconcile grants`",
         "locked": "it is locked by another process",
         "refused": "nothing listens there",
         "time": "no answer in time",

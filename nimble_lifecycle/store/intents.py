@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError
 
-from nimble_lifecycle.errors import StoreUnavailable
+from nimble_lifecycle.errors import RekeyNeeded, StoreUnavailable
 from nimble_lifecycle.protocol import Desired, Event, Json, Reason, Tenancy, Workspace
 from nimble_lifecycle.store.database import Database
 from nimble_lifecycle.store.models import call, gone, live
@@ -31,6 +31,7 @@ from nimble_lifecycle.store.types import (
     fingerprint_of,
     in_time,
     later,
+    next_number,
     storable,
 )
 from nimble_lifecycle.store.views import SHOWN, tenancy_of
@@ -52,6 +53,14 @@ _mine = sa.and_(
     t.c.kind == _text("kind"),
     t.c.tenant_id == _text("tenant_id"),
 )
+# Not `EXISTS (SELECT *`: the server's role may not read every column.
+_nameless = sa.select(sa.literal(1)).where(
+    t.c.workspace_id == _text("workspace_id"), t.c.kind == _text("kind"), t.c.tenant_id == "", live
+)
+_own = sa.select(sa.literal(1)).where(_mine, live)
+_known_nameless = sa.and_(_nameless.exists(), sa.not_(_own.exists()))
+"""The workspace's live row is one without a tenant, and its host now names one."""
+
 _not_after = sa.bindparam("not_after", type_=Instant())
 _answer = (*SHOWN, (t.c.generation_at == t.c.last_seen_at).label("changed"))
 
@@ -115,7 +124,8 @@ class IntentStore(Database):
         """Record that the workspace wants its tenancy, withdrawing a release that has not started.
 
         A duplicate writes nothing, or the contact columns once a minute. Raises StoreError when the
-        database is down, busy or too late; then nothing was recorded.
+        database is down, busy or too late, and RekeyNeeded where the workspace is known without the
+        tenant that is named now; then nothing was recorded.
         """
         asked = {str(storable(name)): storable(value) for name, value in params.items()}
         values = {
@@ -133,15 +143,20 @@ class IntentStore(Database):
             if found is not None:
                 return Recorded(tenancy_of(found), changed=False)
         statement = self._ready_whatever if contested else self._ready
-        row = self.writing(until, lambda at: self._write(at, statement, values, until))
-        if row is None:
-            raise self._too_late()
-        return self._recorded(row)
+
+        def write(at: sa.Connection) -> sa.RowMapping:
+            row = self._write(at, statement, values, until)
+            if row is None:
+                self._refuse_nameless(at, values)
+                raise self._too_late()
+            return row
+
+        return self._recorded(self.writing(until, write))
 
     def removing(self, workspace: Workspace, kind: str, *, until: float) -> Recorded | None:
         """Record that the workspace releases its tenancy; None where it has no live one.
 
-        Raises StoreError as `ready` does.
+        Raises StoreError and RekeyNeeded as `ready` does; no row was changed then.
         """
         values = {**_named(workspace, kind), "its_event": Event.REMOVING.value, "its_reason": None}
 
@@ -156,7 +171,11 @@ class IntentStore(Database):
                 row, missed = self.writing(until, write)
             if missed:
                 raise self._too_late()
-        return None if row is None else self._recorded(row)
+        if row is None:
+            # Whose the nameless row is only the operator knows: it is not released for this.
+            self.reading(until, lambda at: self._refuse_nameless(at, values))
+            return None
+        return self._recorded(row)
 
     def touch(self, workspace: Workspace, kind: str, *, until: float) -> None:
         """Note that the workspace is in use; that holds a release, it withdraws none."""
@@ -193,6 +212,14 @@ class IntentStore(Database):
         if self.is_sqlite:  # where one statement cannot write two tables
             at.execute(self._said, bound).close()
         return row
+
+    def _refuse_nameless(self, at: sa.Connection, values: Values) -> None:
+        """Raise RekeyNeeded where the workspace has a live row that names no tenant."""
+        if at.execute(sa.select(_known_nameless), values).scalar_one():
+            raise RekeyNeeded(
+                "the host names a tenant for a workspace that is known without one:"
+                " run `nimble-reconcile rekey`"
+            )
 
     def _recorded(self, row: sa.RowMapping) -> Recorded:
         if row["changed"]:
@@ -274,7 +301,7 @@ class IntentStore(Database):
             "last_reason": _text("reason"),
         }
         rows = sa.select(*(value.label(name) for name, value in new.items())).where(
-            clock.c.now < _not_after, guard
+            clock.c.now < _not_after, guard, sa.not_(_known_nameless)
         )
         insert = insert.from_select(list(new), rows, include_defaults=False)
         said = insert.excluded
@@ -286,7 +313,7 @@ class IntentStore(Database):
                 "desired": said.desired,
                 "params": said.params,
                 "params_hash": said.params_hash,
-                "generation": t.c.generation + sa.case((changed, 1), else_=0),
+                "generation": sa.case((changed, next_number(t.c.generation)), else_=t.c.generation),
                 "generation_at": sa.case((changed, said.last_seen_at), else_=t.c.generation_at),
                 "release_requested_at": sa.null(),
                 "last_seen_at": said.last_seen_at,
@@ -316,7 +343,7 @@ class IntentStore(Database):
         changed = t.c.desired != Desired.RELEASE.value
         return sa.update(t).values(
             desired=Desired.RELEASE.value,
-            generation=t.c.generation + sa.case((changed, 1), else_=0),
+            generation=sa.case((changed, next_number(t.c.generation)), else_=t.c.generation),
             generation_at=sa.case((changed, now), else_=t.c.generation_at),
             release_requested_at=sa.case((changed, now), else_=t.c.release_requested_at),
             last_seen_at=now,
@@ -351,7 +378,7 @@ def _next_incarnation() -> Expression:
     last_gone = sa.select(sa.func.max(t.c.incarnation)).where(_mine, gone).scalar_subquery()
     # The live row counts too: its release may start while this statement waits for it.
     current = sa.select(t.c.incarnation).where(_mine, live).scalar_subquery()
-    return sa.func.coalesce(current, last_gone, 0) + 1
+    return next_number(sa.func.coalesce(current, last_gone, 0))
 
 
 def _named(workspace: Workspace, kind: str) -> dict[str, object]:

@@ -1,11 +1,12 @@
 """The tables, as SQLModel models on a registry of our own.
 
 We are a guest in somebody's process: their `SQLModel.metadata` stays clean. The models serve the
-metadata and the migrations; statements use their tables. Who writes which column is said by the
-headings (server: intent and contact; worker: the rest) and enforced by grants on PostgreSQL.
+metadata and the migrations; statements use their tables. Which columns the server writes is said by
+their `Part`; all others are the worker's. `grants` makes rights of it on PostgreSQL.
 """
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -14,19 +15,28 @@ from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
 from nimble_lifecycle.protocol import Json, Phase
-from nimble_lifecycle.store.types import ColumnType, Instant, JsonObject
+from nimble_lifecycle.store.types import ColumnType, Instant, JsonObject, long_ago
 
 
 class Row(SQLModel, registry=registry()):
     """Base of our tables."""
 
 
-def _column(type_: ColumnType, **kw: Any) -> sa.Column[Any]:
-    return sa.Column(type_, **kw)
+class Part(StrEnum):
+    """What the server writes of a tenancy's row; a column of no part is the worker's alone."""
+
+    IDENTITY = "identity"
+    """Inserted, never changed."""
+    INTENT = "intent"
+    CONTACT = "contact"
 
 
-def _when() -> sa.Column[Any]:
-    return _column(Instant(), nullable=True)
+def _column(type_: ColumnType, part: Part | None = None, **kw: Any) -> sa.Column[Any]:
+    return sa.Column(type_, info={"part": part}, **kw)
+
+
+def _when(part: Part | None = None) -> sa.Column[Any]:
+    return _column(Instant(), part, nullable=True)
 
 
 def _count() -> sa.Column[Any]:
@@ -47,25 +57,25 @@ class TenancyRow(Row, table=True):
     __table_args__ = {"postgresql_with": {"fillfactor": 88}}  # SQLAlchemy's name
 
     # identity: inserted by the server
-    id: UUID = Field(sa_column=_column(sa.Uuid(), primary_key=True))
-    tenant_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    workspace_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    kind: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    incarnation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
-    first_seen_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
+    id: UUID = Field(sa_column=_column(sa.Uuid(), Part.IDENTITY, primary_key=True))
+    tenant_id: str = Field(sa_column=_column(sa.Text(), Part.IDENTITY, nullable=False))
+    workspace_id: str = Field(sa_column=_column(sa.Text(), Part.IDENTITY, nullable=False))
+    kind: str = Field(sa_column=_column(sa.Text(), Part.IDENTITY, nullable=False))
+    incarnation: int = Field(sa_column=_column(sa.Integer(), Part.IDENTITY, nullable=False))
+    first_seen_at: datetime = Field(sa_column=_column(Instant(), Part.IDENTITY, nullable=False))
 
     # intent: written by the server
-    desired: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    params: dict[str, Json] = Field(sa_column=_column(JsonObject, nullable=False))
-    params_hash: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    generation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
-    generation_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
-    release_requested_at: datetime | None = Field(sa_column=_when())
+    desired: str = Field(sa_column=_column(sa.Text(), Part.INTENT, nullable=False))
+    params: dict[str, Json] = Field(sa_column=_column(JsonObject, Part.INTENT, nullable=False))
+    params_hash: str = Field(sa_column=_column(sa.Text(), Part.INTENT, nullable=False))
+    generation: int = Field(sa_column=_column(sa.Integer(), Part.INTENT, nullable=False))
+    generation_at: datetime = Field(sa_column=_column(Instant(), Part.INTENT, nullable=False))
+    release_requested_at: datetime | None = Field(sa_column=_when(Part.INTENT))
 
     # contact: written by the server
-    last_seen_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
-    last_reason: str | None = Field(sa_column=_column(sa.Text()))
-    last_used_at: datetime | None = Field(sa_column=_when())
+    last_seen_at: datetime = Field(sa_column=_column(Instant(), Part.CONTACT, nullable=False))
+    last_reason: str | None = Field(sa_column=_column(sa.Text(), Part.CONTACT))
+    last_used_at: datetime | None = Field(sa_column=_when(Part.CONTACT))
 
     # status: written by the worker
     phase: str = Field(
@@ -239,6 +249,12 @@ sighting = _table(SightingRow)
 vendor = _table(VendorRow)
 deployment = _table(DeploymentRow)
 
+
+def columns_of(*parts: Part) -> list[sa.Column[Any]]:
+    """Give the columns of a tenancy's row that belong to these parts."""
+    return [column for column in tenancy.c if column.info["part"] in parts]
+
+
 live = sa.and_(tenancy.c.release_started_at.is_(None), tenancy.c.retired_at.is_(None))
 """The one row per workspace and kind that host calls meet."""
 
@@ -246,15 +262,20 @@ gone = sa.or_(tenancy.c.release_started_at.is_not(None), tenancy.c.retired_at.is
 """Every earlier incarnation: its release has started, or it was retired."""
 
 look_at = sa.case(
-    (tenancy.c.generation != tenancy.c.claimed_generation, tenancy.c.first_seen_at),
+    (tenancy.c.retired_at.is_not(None), sa.null()),
+    (tenancy.c.generation != tenancy.c.claimed_generation, long_ago()),
     (
         sa.and_(tenancy.c.release_started_at.is_(None), tenancy.c.release_after.is_not(None)),
         tenancy.c.release_after,
     ),
     else_=tenancy.c.due_at,
 )
-"""When a worker must look at a row: at once after a change (any past instant says so), at the end
-of a grace, or when it is due. During a grace `due_at` keeps the back-off an undo returns to."""
+"""When a worker must look at a row: at once after a change, at the end of a grace, or when it is
+due; never again once it is retired. No instant that the server's role writes is part of it: one in
+the future would hide the row. During a grace `due_at` keeps the back-off an undo returns to."""
+
+look_order = (look_at, tenancy.c.generation_at)
+"""In which order: of changed rows, the one whose change waits longest comes first."""
 
 _key = (tenancy.c.workspace_id, tenancy.c.kind, tenancy.c.tenant_id)
 
@@ -277,7 +298,7 @@ _awaited = sa.and_(look_at.is_not(None), sa.not_(tenancy.c.paused))
 sa.Index(
     "ix_nimble_tenancy_look",
     tenancy.c.kind,
-    look_at,
+    *look_order,
     postgresql_where=_awaited,
     sqlite_where=_awaited,
 )

@@ -28,6 +28,9 @@ Expression: TypeAlias = sa.ColumnElement[Any]
 Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 """The columns of something selected."""
 
+LARGEST_NUMBER = 2**31 - 1
+"""Of an integer column; the server's role can write it there."""
+
 BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -102,6 +105,47 @@ def _now_postgresql(element: database_now, compiler: SQLCompiler, **kw: Any) -> 
 def _now_sqlite(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:
     # Six digits, as SQLAlchemy stores them: text compares as time only in one format.
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+def next_number(number: Expression) -> Expression:
+    """Count on; after the largest number comes the first again, where one more would fail."""
+    return number % (LARGEST_NUMBER - 1) + 1
+
+
+class new_id(FunctionElement[UUID]):  # noqa: N801
+    """A random uuid, made anew for each row."""
+
+    type = sa.Uuid()
+    inherit_cache = True
+    name = "new_id"
+
+
+@compiles(new_id, "postgresql")
+def _new_id_postgresql(element: new_id, compiler: SQLCompiler, **kw: Any) -> str:
+    return "gen_random_uuid()"
+
+
+@compiles(new_id, "sqlite")
+def _new_id_sqlite(element: new_id, compiler: SQLCompiler, **kw: Any) -> str:
+    return "lower(hex(randomblob(16)))"
+
+
+class long_ago(FunctionElement[datetime]):  # noqa: N801
+    """An instant in the past, spelled out: an index takes no parameter."""
+
+    type = Instant()
+    inherit_cache = True
+    name = "long_ago"
+
+
+@compiles(long_ago, "postgresql")
+def _long_ago_postgresql(element: long_ago, compiler: SQLCompiler, **kw: Any) -> str:
+    return "TIMESTAMP WITH TIME ZONE '1970-01-02 00:00:00+00'"
+
+
+@compiles(long_ago, "sqlite")
+def _long_ago_sqlite(element: long_ago, compiler: SQLCompiler, **kw: Any) -> str:
+    return "'1970-01-02 00:00:00.000000'"
 
 
 class later(FunctionElement[datetime]):  # noqa: N801

@@ -16,7 +16,7 @@ from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import IntentStore, Threads, WorkStore
-from nimble_lifecycle.store.models import call, journal, tenancy, vendor
+from nimble_lifecycle.store.models import call, deployment, journal, tenancy, vendor
 from nimble_lifecycle.store.ports import Hop
 from nimble_lifecycle.testing import ManualClock, MemoryVendor, World
 
@@ -35,10 +35,11 @@ class Fleet:
     vendor: Vendor
     clock: ManualClock | None = None
     limits: Limits = field(default_factory=lambda: Limits(poll=0.05, grace=0.0, backoff=QUICK))
+    store_url: str | None = None
 
     def __post_init__(self) -> None:
         self.host = IntentStore(self.url, clock=self.clock)
-        self.store = WorkStore(self.url, clock=self.clock)
+        self.store = WorkStore(self.store_url or self.url, clock=self.clock)
 
     @property
     def world(self) -> World:
@@ -150,6 +151,7 @@ def postgres_url(one_postgres_url: str) -> Iterator[str]:
     with engine.begin() as connection:
         for table in (tenancy, journal, call, vendor):
             connection.execute(sa.delete(table))
+        connection.execute(sa.update(deployment).values(fingerprint=None, deployment=None))
     engine.dispose()
 
 
@@ -163,6 +165,20 @@ def fleet(database_url: str) -> Iterator[Callable[..., Fleet]]:
 def sqlite_fleet(sqlite_url: str) -> Iterator[Callable[..., Fleet]]:
     """Make fleets where the kind of database makes no difference."""
     yield from fleets_over(sqlite_url)
+
+
+@pytest.fixture
+def fleet_at(halves) -> Iterator[Callable[..., Fleet]]:
+    """Make fleets with the rights of a role: `fleet_at(halves.worker, vendor)`; hosts have all."""
+    made: list[Fleet] = []
+
+    def make(url: str, vendor: Vendor | None = None) -> Fleet:
+        made.append(Fleet(halves.owner, vendor or MemoryVendor(), store_url=url))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 def fleets_over(url: str) -> Iterator[Callable[..., Fleet]]:

@@ -274,6 +274,113 @@ def test_status_says_when_a_person_is_needed(
     printed(inside, "status")
 
 
+# -- the database ----------------------------------------------------------------------------------
+
+
+def test_grants_prints_sql_without_a_connection(inside: pytest.CaptureFixture[str]) -> None:
+    roles = ("--server-role", "its server", "--worker-role", "its_worker", "--schema", "theirs")
+    nowhere = ("--database-url", "postgresql://u:hunter2@127.0.0.1:1/x")
+    given = printed(inside, "grants", *roles, *nowhere)
+    assert given.splitlines()[0].startswith("-- ")
+    assert 'ON "theirs".nimble_tenancy TO "its server";' in given
+    assert "hunter2" not in given
+
+
+def test_grants_has_no_answer_for_sqlite(inside: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ends:
+        main(["grants", "--server-role", "a", "--worker-role", "b"])
+    said = inside.readouterr()
+    assert (ends.value.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert "nothing but trust" in said.err
+
+
+def refused(inside: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as ends:
+        main(arguments)
+    said = inside.readouterr()
+    assert (ends.value.code, said.out, said.err.count("\n")) == (code, "", 1), said.err
+    return said.err
+
+
+def test_a_copy_is_not_run_on_until_somebody_says_what_it_is(
+    shell: Shell, inside: pytest.CaptureFixture[str]
+) -> None:
+    shell.install("a")
+    assert shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle").returncode == 0
+    (made,) = shell.resources()
+    copy = shell.directory / "copy.db"
+    shutil.copyfile(shell.directory / "nimble.db", copy)
+    at_copy = ("--database-url", f"sqlite:///{copy}")
+
+    done = shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle", *at_copy)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "claim-database --moved" in done.stderr
+    assert "watching" not in done.stderr
+    shown = shell.run("status", "--json", *at_copy)
+    assert "claim-database --moved" in shown.stderr
+    assert [row["phase"] for row in json.loads(shown.stdout)] == ["ready"]
+    assert refused(inside, 2, "claim-database", *at_copy)
+    assert refused(inside, 2, "claim-database", "--moved", "--copy", *at_copy)
+
+    claimed = shell.run("claim-database", "--copy", *at_copy)
+    assert claimed.returncode == 0
+    assert "1 tenancies are the original's" in claimed.stderr
+    assert shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle", *at_copy).returncode == 0
+    assert made in shell.resources()
+    assert len(shell.resources()) == 2
+    assert shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle").returncode == 0
+    assert len(shell.resources()) == 2
+
+
+def test_a_named_deployment_is_named_by_argument_or_environment(
+    shell: Shell, inside: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = ("run", "adapter:DirectoryVendor", "--exit-when-idle")
+    assert shell.run(*idle, "--deployment", "production").returncode == 0
+    assert shell.run(*idle).returncode == 4
+    assert shell.run(*idle, NIMBLE_DEPLOYMENT="production").returncode == 0
+    staging = shell.run(*idle, NIMBLE_DEPLOYMENT="staging")
+    assert staging.returncode == 4
+    assert "'production', but this deployment is 'staging'" in staging.stderr
+    same = ("claim-database", "--copy", "--deployment", "production")
+    assert "needs a name" in refused(inside, 1, *same)
+    printed(inside, "claim-database", "--copy", "--deployment", "staging")
+    assert shell.run(*idle, "--deployment", "staging").returncode == 0
+    assert "--deployment" in refused(inside, 2, *idle, "--deployment", "")
+
+
+def test_a_moved_database_goes_on(shell: Shell, inside: pytest.CaptureFixture[str]) -> None:
+    shell.install("a")
+    idle = ("run", "adapter:DirectoryVendor", "--exit-when-idle")
+    assert shell.run(*idle).returncode == 0
+    elsewhere = shell.directory / "elsewhere.db"
+    shutil.move(shell.directory / "nimble.db", elsewhere)
+    shell.url = f"sqlite:///{elsewhere}"
+    assert shell.run(*idle).returncode == 4
+    assert "tenancies go on" in shell.run("claim-database", "--moved").stderr
+    assert shell.run(*idle).returncode == 0
+    assert [row["phase"] for row in shell.rows()] == ["ready"]
+    assert len(shell.resources()) == 1
+
+
+def test_rekey_says_what_it_moved(shell: Shell, inside: pytest.CaptureFixture[str]) -> None:
+    shell.install("a", "b\u202e", "c")
+    moved = shell.run("rekey", "acme-inc", "--workspace", "a", "--workspace", "b\u202e")
+    assert (moved.returncode, moved.stdout) == (0, "")
+    assert "acme-inc/a (directory): 1 rows moved" in moved.stderr
+    assert "acme-inc/b\\u202e" in moved.stderr
+    assert {row["workspace_id"]: row["tenant_id"] for row in shell.rows()} == {
+        "a": "acme-inc",
+        "b\u202e": "acme-inc",
+        "c": "",
+    }
+    assert "'a'" in refused(inside, 1, "rekey", "acme-inc", "--workspace", "a")
+    assert "--all" in refused(inside, 2, "rekey", "acme-inc")
+    assert "TENANT" in refused(inside, 2, "rekey", " ", "--all")
+    printed(inside, "rekey", "acme-inc", "--all", "--kind", "directory")
+    assert {row["tenant_id"] for row in shell.rows()} == {"acme-inc"}
+
+
 def printed(inside: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     with pytest.raises(SystemExit) as ends:
         main(arguments)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from fastmcp import Client, Context, FastMCP
 from fastmcp.dependencies import Depends
+from fastmcp.exceptions import ToolError
 from pydantic import BaseModel
 
 from nimble_lifecycle import Lifecycle, Reason, Tenancy, Workspace
@@ -187,3 +188,20 @@ async def test_params_that_fail_record_nothing(sqlite_table):
         result = await client.call_tool("workspace_ready", {}, raise_on_error=False)
     assert result.is_error
     assert sqlite_table.rows() == []
+
+
+async def test_a_host_that_begins_to_name_tenants_is_refused_until_the_rows_are_moved(table):
+    tenant = [""]
+    mcp = acme(table.url, workspace=lambda _: Workspace("ws_1", tenant[0]))
+    async with Client(mcp) as client:
+        await text_of(client, "workspace_ready")
+        before = table.rows()
+        tenant[0] = "acme-inc"
+        for tool in ("workspace_ready", "workspace_removing"):
+            with pytest.raises(ToolError, match="`nimble-reconcile rekey`") as refused:
+                await client.call_tool(tool, {})
+            assert "ws_1" not in str(refused.value)
+        assert table.rows() == before
+        table.change("tenant_id = 'acme-inc'")
+        assert await text_of(client, "workspace_ready") == "resume ws_1 pending"
+    assert len(table.rows()) == 1

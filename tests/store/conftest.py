@@ -161,3 +161,10 @@ def real_rig(database_url: str) -> Iterator[Rig]:
     """Both halves on a database of the test's own, and on that database's clock."""
     with closing(Rig(database_url, DatabaseClock())) as rig:
         yield rig
+
+
+@pytest.fixture
+def owners_rig(halves) -> Iterator[Rig]:
+    """Both halves on a PostgreSQL database on which two roles have rights."""
+    with closing(Rig(halves.owner)) as rig:
+        yield rig

@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
+from nimble_lifecycle.errors import RekeyNeeded
 from nimble_lifecycle.store.models import tenancy as t
 
 IDLE = 2000
@@ -68,9 +69,14 @@ def scans_all(plan: str) -> bool:
     )
 
 
+def sorts(plan: str) -> bool:
+    return "Sort" in plan or "USE TEMP B-TREE" in plan
+
+
 def test_a_claim_reads_the_rows_to_look_at_by_their_index(plans: Plans) -> None:
     plan = plans.of(plans.rig.claim, on=plans.rig.work)
     assert "ix_nimble_tenancy_look" in plan
+    assert not sorts(plan), plan
     assert not scans_all(plan), plan
 
 
@@ -82,5 +88,17 @@ def test_a_ready_finds_its_row_by_the_live_index(plans: Plans) -> None:
 
 def test_a_removing_finds_its_row_by_the_live_index(plans: Plans) -> None:
     plan = plans.of(plans.rig.removing, on=plans.rig.intents)
+    assert "uq_nimble_tenancy_live" in plan
+    assert not scans_all(plan), plan
+
+
+def test_a_ready_that_names_a_new_tenant_is_refused_by_the_live_index(plans: Plans) -> None:
+    plans.rig.change(tenant_id="")
+
+    def refused() -> None:
+        with pytest.raises(RekeyNeeded):
+            plans.rig.ready({"changed": True})
+
+    plan = plans.of(refused, on=plans.rig.intents)
     assert "uq_nimble_tenancy_live" in plan
     assert not scans_all(plan), plan

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from nimble_lifecycle.errors import ConfigurationError, ForeignDatabase, NimbleError
 from nimble_lifecycle.reconciler.cli.app import DONE, FAILED, FOREIGN_DATABASE, WRONG_USE, app, say
-from nimble_lifecycle.reconciler.cli.database import migrate
+from nimble_lifecycle.reconciler.cli.database import claim_database, grants, migrate, rekey
 from nimble_lifecycle.reconciler.cli.operate import (
     abandon,
     adopt,
@@ -30,7 +30,7 @@ from nimble_lifecycle.reconciler.cli.run import run
 from nimble_lifecycle.reconciler.cli.status import status
 from nimble_lifecycle.reconciler.redact import described, redacted
 
-for _command in (run, status, migrate):
+for _command in (run, status, migrate, grants, claim_database, rekey):
     app.command(_command)
 for _verb in (retry, release, undo, adopt, abandon, pause, resume, approve):
     app.command(_verb, group="What an operator does")

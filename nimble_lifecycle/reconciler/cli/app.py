@@ -9,7 +9,8 @@ from cyclopts import App, Parameter
 
 import nimble_lifecycle
 from nimble_lifecycle.settings import WorkerSettings
-from nimble_lifecycle.store import OperatorStore
+from nimble_lifecycle.store import OperatorStore, WorkStore
+from nimble_lifecycle.store.deployment import Deployment
 
 DONE, FAILED, WRONG_USE, SLOTS_LOST, FOREIGN_DATABASE, NEEDS_PERSON = range(6)
 """Exit codes of every command."""
@@ -24,6 +25,14 @@ app = App(
 Database = Annotated[
     str | None,
     Parameter(help="sqlite:///… or postgresql://… (default: NIMBLE_DATABASE_URL, else a file)."),
+]
+
+Named = Annotated[
+    str | None,
+    Parameter(
+        name="--deployment",
+        help="This deployment's name, if it has one (default: NIMBLE_DEPLOYMENT).",
+    ),
 ]
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
@@ -46,6 +55,19 @@ def opened(database_url: str | None) -> Iterator[OperatorStore]:
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def acting(database_url: str | None, deployment: str | None) -> Iterator[OperatorStore]:
+    """Give the store of a command that leads to vendor calls; raises ForeignDatabase."""
+    with opened(database_url) as store:
+        deployment_of(store, deployment).check()
+        yield store
+
+
+def deployment_of(store: WorkStore, name: str | None) -> Deployment:
+    """Say as which deployment a command looks at the store."""
+    return Deployment(store, settings_of(database_url=None, deployment=name).deployment)
 
 
 def say(text: str) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 from cyclopts import Parameter
 
 from nimble_lifecycle.errors import ConfigurationError
-from nimble_lifecycle.reconciler.cli.app import DONE, AsJson, Database, opened, say
+from nimble_lifecycle.reconciler.cli.app import DONE, AsJson, Database, Named, acting, say
 from nimble_lifecycle.reconciler.tables import print_json, print_notices, print_table, safe
 from nimble_lifecycle.store import By, OperatorStore
 from nimble_lifecycle.store.models import FLEET
@@ -24,6 +24,8 @@ class Given:
 
     database_url: Database = None
     """The database both halves share."""
+    deployment: Named = None
+    """This deployment's name, if it has one."""
     tenant: str | None = None
     """The row's tenant id; then ROW is the workspace id alone."""
     kind: str | None = None
@@ -160,7 +162,7 @@ def _with_row(
     done: str,
 ) -> int:
     given = given or Given()
-    with opened(given.database_url) as store:
+    with acting(given.database_url, given.deployment) as store:
         found = store.find(row, tenant=given.tenant, kind=given.kind)
         verb(store, found, given.who)
         say(f"{found} {done}")
@@ -175,7 +177,7 @@ def _with_row(
 def _with_kind(
     kind: str, given: Given, verb: Callable[[OperatorStore, str, By], None], done: str
 ) -> int:
-    with opened(given.database_url) as store:
+    with acting(given.database_url, given.deployment) as store:
         verb(store, kind, given.who)
         say(f"{'the fleet' if kind == FLEET else safe(kind)} {done}")
         print_notices(store.notices(kind=kind), as_json=given.as_json)

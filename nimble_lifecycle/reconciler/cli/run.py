@@ -12,6 +12,7 @@ from nimble_lifecycle.reconciler.cli.app import (
     DONE,
     SLOTS_LOST,
     Database,
+    Named,
     say,
     settings_of,
 )
@@ -22,6 +23,7 @@ from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.settings import WorkerSettings
 from nimble_lifecycle.store import Threads, WorkStore
+from nimble_lifecycle.store.deployment import Deployment
 
 SHORT_GRACE = 600.0
 """Seconds; a shorter grace makes a reinstall likely to lose its tenancy."""
@@ -36,6 +38,7 @@ def run(
     target: str,
     *,
     database_url: Database = None,
+    deployment: Named = None,
     concurrency: int | None = None,
     grace: str | None = None,
     poll: str | None = None,
@@ -51,6 +54,8 @@ def run(
         file.py:attr.
     database_url
         The database both halves share.
+    deployment
+        This deployment's name, which tells a copy of its database from the original.
     concurrency
         Vendor calls in flight at most (default 20).
     grace
@@ -63,12 +68,18 @@ def run(
         End once nothing is due or in flight.
     """
     settings = settings_of(
-        database_url=database_url, concurrency=concurrency, grace=grace, poll=poll, drain=drain
+        database_url=database_url,
+        deployment=deployment,
+        concurrency=concurrency,
+        grace=grace,
+        poll=poll,
+        drain=drain,
     )
     vendor = load_vendor(target)
     store = WorkStore(settings.database_url.get_secret_value(), connections=DATABASE_THREADS)
     try:
         store.open()
+        Deployment(store, settings.deployment).enter()
         _greet(vendor, store, settings)
         return asyncio.run(_serve(vendor, store, settings, exit_when_idle=exit_when_idle))
     finally:

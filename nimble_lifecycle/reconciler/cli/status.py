@@ -1,6 +1,17 @@
 """The command that lists rows."""
 
-from nimble_lifecycle.reconciler.cli.app import DONE, NEEDS_PERSON, AsJson, Database, opened
+from nimble_lifecycle.errors import ForeignDatabase
+from nimble_lifecycle.reconciler.cli.app import (
+    DONE,
+    NEEDS_PERSON,
+    AsJson,
+    Database,
+    Named,
+    deployment_of,
+    opened,
+    say,
+)
+from nimble_lifecycle.reconciler.redact import redacted
 from nimble_lifecycle.reconciler.tables import (
     needs_person,
     print_json,
@@ -8,11 +19,13 @@ from nimble_lifecycle.reconciler.tables import (
     print_summary,
     print_table,
 )
+from nimble_lifecycle.store.deployment import Deployment
 
 
 def status(
     *,
     database_url: Database = None,
+    deployment: Named = None,
     kind: str | None = None,
     as_json: AsJson = False,
     summary: bool = False,
@@ -24,6 +37,8 @@ def status(
     ----------
     database_url
         The database both halves share.
+    deployment
+        This deployment's name, if it has one.
     kind
         Only this kind.
     as_json
@@ -34,6 +49,7 @@ def status(
         End with 5 when something needs a person.
     """
     with opened(database_url) as store:
+        _say_whose(deployment_of(store, deployment))
         rows = store.status(kind=kind)
         notices = store.notices(kind=kind)
         location = store.location
@@ -46,3 +62,11 @@ def status(
         print_needed(notices, rows)
     needed = exit_code and (notices or any(map(needs_person, rows)))
     return NEEDS_PERSON if needed else DONE
+
+
+def _say_whose(deployment: Deployment) -> None:
+    """Say so where the database is another deployment's; looking at it is harmless."""
+    try:
+        deployment.check()
+    except ForeignDatabase as error:
+        say(redacted(str(error)))

@@ -106,6 +106,8 @@ def _tenancy() -> None:
         sa.Column("hold", sa.Text()),
         sa.Column("origin", sa.Text()),
         sa.CheckConstraint("desired IN ('wanted', 'release')", name="nimble_tenancy_desired"),
+        # A row that starts at 0, as no claim has seen it, would never be looked at.
+        sa.CheckConstraint("generation >= 1", name="nimble_tenancy_generation"),
         *_plausible("first_seen_at", "generation_at", "release_requested_at"),
         *_plausible("last_seen_at", "last_used_at"),
         postgresql_with={"fillfactor": 88},
@@ -114,8 +116,14 @@ def _tenancy() -> None:
 
 def _indexes() -> None:
     key = ["workspace_id", "kind", "tenant_id"]
+    # Spelled as statements spell it, or it is not found to be the same; each database has its way.
+    long_ago = {
+        "postgresql": "TIMESTAMP WITH TIME ZONE '1970-01-02 00:00:00+00'",
+        "sqlite": "'1970-01-02 00:00:00.000000'",
+    }[op.get_bind().dialect.name]
     look = (
-        "CASE WHEN (generation != claimed_generation) THEN first_seen_at"
+        "CASE WHEN (retired_at IS NOT NULL) THEN NULL"
+        f" WHEN (generation != claimed_generation) THEN {long_ago}"
         " WHEN (release_started_at IS NULL AND release_after IS NOT NULL) THEN release_after"
         " ELSE due_at END"
     )
@@ -164,7 +172,7 @@ def _indexes() -> None:
     op.create_index(
         "ix_nimble_tenancy_look",
         "nimble_tenancy",
-        ["kind", sa.text(f"({look})")],
+        ["kind", sa.text(f"({look})"), "generation_at"],
         postgresql_where=sa.text(f"{look} IS NOT NULL AND NOT paused"),
         sqlite_where=sa.text(f"{look} IS NOT NULL AND paused = 0"),
     )
