@@ -1,6 +1,7 @@
 """The only room that speaks to the database: rows, statements, migrations, connections."""
 
 from nimble_lifecycle.store.claims import Claim, Rules, Step
+from nimble_lifecycle.store.fleet import Conditions
 from nimble_lifecycle.store.intents import IntentStore, Recorded
 from nimble_lifecycle.store.settlements import Settlement
 from nimble_lifecycle.store.threads import Threads
@@ -8,6 +9,7 @@ from nimble_lifecycle.store.work import WorkStore
 
 __all__ = [
     "Claim",
+    "Conditions",
     "IntentStore",
     "Recorded",
     "Rules",

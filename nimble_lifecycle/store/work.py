@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from nimble_lifecycle.errors import SharedResource
 from nimble_lifecycle.protocol import Origin, Phase, Tenancy
 from nimble_lifecycle.store.claims import Claim, Rules, claim_of, claim_statement, claim_values
-from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store.fleet import FleetStore
 from nimble_lifecycle.store.models import call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
@@ -42,11 +42,8 @@ from nimble_lifecycle.store.views import Fields, shown_phase, shown_reason
 KEPT_CALLS = 100_000
 """Rows of the call log that are kept."""
 
-STATEMENT_LIMIT = 30.0
-"""Seconds a worker's statement may take; a worker has time, but not for ever."""
 
-
-class WorkStore(Database):
+class WorkStore(FleetStore):
     """The store as the privileged half sees it."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, connections: int = 4) -> None:
@@ -185,9 +182,6 @@ class WorkStore(Database):
             statement = statement.where(t.c.kind == kind)
         rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
         return [_shown_row(row) for row in rows]
-
-    def _limit(self) -> float:
-        return self.clock.monotonic() + STATEMENT_LIMIT
 
     # -- statements, built once -------------------------------------------------------------------
 
