@@ -1,15 +1,17 @@
 """The only room that speaks to the database: rows, statements, migrations, connections."""
 
 from nimble_lifecycle.store.claims import Claim, Rules, Step
-from nimble_lifecycle.store.fleet import Conditions
+from nimble_lifecycle.store.fleet import Attention, Conditions, Held
 from nimble_lifecycle.store.intents import IntentStore, Recorded
 from nimble_lifecycle.store.settlements import Settlement
 from nimble_lifecycle.store.threads import Threads
 from nimble_lifecycle.store.work import WorkStore
 
 __all__ = [
+    "Attention",
     "Claim",
     "Conditions",
+    "Held",
     "IntentStore",
     "Recorded",
     "Rules",

@@ -4,14 +4,26 @@ Every count is a subquery that is read only where something hangs on it, so that
 nothing to count costs nothing more.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Phase
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.models import vendor
-from nimble_lifecycle.store.types import Instant, later, latest
+from nimble_lifecycle.store.types import (
+    Instant,
+    elapsed,
+    greatest,
+    later,
+    latest,
+    least,
+    number,
+    whole,
+    word,
+)
+from nimble_lifecycle.store.verdicts import Room
 
 FLEET = "*"
 """The kind of the row in `nimble_vendor` that holds an operator's pause of the whole fleet."""
@@ -22,13 +34,32 @@ HOUR = 3600.0
 WINDOW = 86400.0
 """Seconds over which releases are counted."""
 
-LONG_AGO = sa.literal(datetime(1970, 1, 1, tzinfo=UTC), Instant())
+RAMP = 10
+"""Seconds after a pause during which a fleet comes back step by step."""
+
+BURST = 0.1
+"""Seconds whose calls may be made at once where a rate is declared."""
+
+UNLIMITED = number(2**30)
+"""More than any count, where nothing limits it."""
+
+LONG_AGO = sa.literal_column("'1970-01-01 00:00:00.000000'", Instant())
 """An instant before all others, for what never happened."""
 
-Number = sa.ColumnElement[int]
+T = TypeVar("T")
+
+Number = sa.ColumnElement[int] | sa.ColumnElement[float]
 Moment = sa.ColumnElement[datetime]
 
 kind = sa.bindparam("its_kind", type_=sa.Text())
+
+_live_cap = sa.bindparam("its_live_cap", type_=sa.Integer())
+_hourly_cap = sa.bindparam("its_hourly_cap", type_=sa.Integer())
+_share = sa.bindparam("its_release_share", type_=sa.Float())
+_least = sa.bindparam("its_release_least", type_=sa.Float())
+_concurrency = sa.bindparam("its_concurrency", type_=sa.Integer())
+_rate = sa.cast(sa.bindparam("its_rate", type_=sa.Float()), sa.Float())
+_burst = sa.bindparam("its_burst", type_=sa.Float())
 
 _begun = sa.and_(
     t.c.kind == kind,
@@ -72,7 +103,7 @@ def fleet(now: Moment) -> Number:
 
     Without the latter the releases themselves would lower the bar they are measured by.
     """
-    kept = t.c.phase == Phase.KEPT.value
+    kept = t.c.phase == word(Phase.KEPT)
     there = sa.and_(
         t.c.kind == kind,
         t.c.external_id.is_not(None),
@@ -89,6 +120,81 @@ def _started(since: Moment, *more: sa.ColumnElement[bool]) -> Number:
     return (
         sa.select(sa.func.count())
         .select_from(t)
-        .where(_ending, t.c.release_started_at > since, t.c.phase != Phase.KEPT.value, *more)
+        .where(_ending, t.c.release_started_at > since, t.c.phase != word(Phase.KEPT), *more)
         .scalar_subquery()
     )
+
+
+# -- what is left ----------------------------------------------------------------------------------
+
+
+def creates_left(now: Moment) -> Number:
+    """Give how many tenancies may be begun, by both caps."""
+    by_live = sa.case((_live_cap.is_(None), UNLIMITED), else_=_live_cap - live())
+    by_hour = sa.case((_hourly_cap.is_(None), UNLIMITED), else_=_hourly_cap - creates(now))
+    return _once(least(by_live, by_hour))
+
+
+def releases_left(now: Moment) -> Number:
+    """Give how many releases may be started; none while the breaker is open."""
+    is_open = vendor.c.breaker_opened_at.is_not(None)
+    bar = sa.case((is_open, number(0)), else_=greatest(vendor.c.fleet * _share, _least))
+    return _once(sa.func.coalesce(_of_vendor(bar), _least) - releases(now))
+
+
+def room_for(creates_left: Number, releases_left: Number) -> Room:
+    """Say whether anything may be begun."""
+    return Room(creates=creates_left >= number(1), releases=releases_left >= number(1))
+
+
+def slots(now: Moment, limit: Number) -> Number:
+    """Give how many rows may be taken: `limit`, or fewer by what the vendor can take.
+
+    That is the concurrency and the rate it declares, over all workers, and for some seconds after a
+    pause a number of calls in flight that grows with the square of the time.
+    """
+    in_flight = (
+        sa.select(sa.func.count())
+        .select_from(t)
+        .where(t.c.kind == kind, t.c.lease_expires_at > now)
+        .scalar_subquery()
+    )
+    v = vendor.c
+    back = latest(
+        sa.func.coalesce(v.paused_until, LONG_AGO), sa.func.coalesce(v.resumed_at, LONG_AGO)
+    )
+    since = elapsed(back, now)
+    saved = elapsed(sa.func.coalesce(v.rate_at, LONG_AGO), now) * _rate
+    of_vendor = least(
+        sa.case((_rate.is_(None), UNLIMITED), else_=least(saved, _burst)),
+        sa.case((since > number(RAMP), UNLIMITED), else_=number(1) + since * since - in_flight),
+    )
+    free = sa.case((_concurrency.is_(None), UNLIMITED), else_=_concurrency - in_flight)
+    left = least(limit, free, sa.func.coalesce(_of_vendor(of_vendor), UNLIMITED))
+    return whole(greatest(left, number(0)))
+
+
+def rate_spent(now: Moment, calls: Number) -> Moment:
+    """Give since when a rate has been saved up for, once this many calls are made."""
+    full = later(now, -_burst / _rate)
+    since = latest(sa.func.coalesce(vendor.c.rate_at, LONG_AGO), full)
+    return sa.case((_rate.is_(None), vendor.c.rate_at), else_=later(since, calls / _rate))
+
+
+def is_shut(now: Moment, probing: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Whether nothing of the kind may be called: paused, or halted unless it is to be probed."""
+    halted = sa.and_(vendor.c.halted_at.is_not(None), sa.not_(probing))
+    return sa.exists().where(
+        vendor.c.kind.in_([kind, sa.literal_column(f"'{FLEET}'")]),
+        sa.or_(vendor.c.paused, sa.func.coalesce(vendor.c.paused_until > now, sa.false()), halted),
+    )
+
+
+def _of_vendor(value: sa.ColumnElement[T]) -> sa.ScalarSelect[T]:
+    return sa.select(value).where(vendor.c.kind == kind).scalar_subquery()
+
+
+def _once(value: sa.ColumnElement[T]) -> sa.ScalarSelect[T]:
+    """Count once for a whole statement, and only if it is asked for."""
+    counted = sa.select(value.label("number")).cte()
+    return sa.select(counted.c.number).scalar_subquery()

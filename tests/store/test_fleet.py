@@ -1,9 +1,7 @@
 """What is known of a vendor as a whole: conditions, refused credentials, caps and breakers."""
 
-import pytest
 import sqlalchemy as sa
 
-from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store import Conditions
 from nimble_lifecycle.store.models import vendor
 
