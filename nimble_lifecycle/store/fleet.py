@@ -121,7 +121,7 @@ class FleetStore(Database):
         of the credential in the journal between, halt the kind: only probes are called.
         """
         bound = {"its_kind": kind, "its_row": row, "its_proof": sorted(proof)}
-        return bool(self._vendor_write(self._refused, bound))
+        return self._vendor_write(self._refused, bound) is not None
 
     def take_probe(self, rules: Rules) -> UUID | None:
         """Give the row to try a refused credential on, if it is time; no other worker gets one.
@@ -258,7 +258,7 @@ class FleetStore(Database):
                 probe_at=sa.case((sa.or_(halted, alone), v.probe_at), else_=later(now, 1.0)),
                 probes=sa.case((sa.or_(halted, alone), v.probes), else_=0),
             )
-            .returning(v.halted_at.is_not(None))
+            .returning(v.halted_at)
         )
 
     @cached_property

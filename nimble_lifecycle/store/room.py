@@ -120,7 +120,7 @@ def _started(since: Moment, *more: sa.ColumnElement[bool]) -> Number:
     return (
         sa.select(sa.func.count())
         .select_from(t)
-        .where(_ending, t.c.release_started_at > since, t.c.phase != word(Phase.KEPT), *more)
+        .where(_ending, t.c.release_started_at >= since, t.c.phase != word(Phase.KEPT), *more)
         .scalar_subquery()
     )
 

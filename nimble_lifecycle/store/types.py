@@ -165,7 +165,8 @@ def _elapsed_postgresql(element: elapsed, compiler: SQLCompiler, **kw: Any) -> s
 @compiles(elapsed, "sqlite")
 def _elapsed_sqlite(element: elapsed, compiler: SQLCompiler, **kw: Any) -> str:
     earlier, instant = (compiler.process(arg, **kw) for arg in element.clauses)
-    return f"(julianday({instant}) - julianday({earlier})) * 86400.0"
+    # Its instants are whole milliseconds; a day number as a float is not.
+    return f"round((julianday({instant}) - julianday({earlier})) * 86400.0, 3)"
 
 
 class greatest(FunctionElement[Any]):  # noqa: N801
