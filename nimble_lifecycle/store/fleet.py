@@ -199,18 +199,23 @@ class FleetStore(Database):
     @cached_property
     def _attention(self) -> sa.Executable:
         now = instant_of(self.clock)
-        suspect = sa.and_(
-            t.c.kind == vendor.c.kind,
-            t.c.lease_expires_at <= now,
-            sa.not_(t.c.paused),
-            t.c.retired_at.is_(None),
-            sa.not_(room.is_shut(now, sa.false())),
+        suspects = (
+            sa.select(t.c.id)
+            .where(
+                t.c.kind == room.kind,
+                room.leased,
+                room.lease_end <= now,
+                sa.not_(t.c.paused),
+                t.c.retired_at.is_(None),
+                sa.not_(room.is_shut(now, sa.false())),
+            )
+            .limit(SUSPECTS)
+            .subquery("suspects")
         )
         return (
-            sa.select(vendor.c.halted_at.is_not(None).label("halted"), t.c.id)
-            .select_from(vendor.outerjoin(t, suspect))
+            sa.select(vendor.c.halted_at.is_not(None).label("halted"), suspects.c.id)
+            .select_from(vendor.outerjoin(suspects, sa.true()))
             .where(vendor.c.kind == room.kind)
-            .limit(SUSPECTS)
         )
 
     @cached_property

@@ -234,7 +234,9 @@ class WorkStore(FleetStore):
     def _busy(self) -> sa.Executable:
         now = instant_of(self.clock)
         soon = later(now, sa.bindparam("its_within", type_=sa.Float()))
-        in_flight = sa.select(t.c.id).where(t.c.kind == room.kind, t.c.lease_expires_at > now)
+        in_flight = sa.select(t.c.id).where(
+            t.c.kind == room.kind, room.leased, room.lease_end > now
+        )
         open_phase = t.c.phase.in_((Phase.PROVISIONING.value, Phase.UNRESOLVED.value))
         left = room.room_for(room.creates_left(now), room.releases_left(now))
         waiting = (

@@ -1,5 +1,6 @@
 """The acceptance test: workers killed at random, and exactly one resource for each workspace."""
 
+import os
 import random
 import signal
 import subprocess
@@ -37,11 +38,19 @@ class Scene:
             self.host.ready(Workspace(name), "directory", Reason.INSTALL, {}, until=until)
 
     @contextmanager
-    def worker(self, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
+    def worker(
+        self, *arguments: str, adapter: str = "DirectoryVendor", concurrency: int = 5
+    ) -> "Iterator[subprocess.Popen[bytes]]":
+        target = f"directory_vendor:{adapter}"
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("NIMBLE_")}
         process = subprocess.Popen(
-            [PROGRAM, "run", "directory_vendor:DirectoryVendor", "--concurrency", "5", *arguments],
+            [PROGRAM, "run", target, "--concurrency", str(concurrency), *arguments],
             cwd=self._here,
-            env={"VENDOR_DIRECTORY": str(self.world), "NIMBLE_DATABASE_URL": self._url},
+            env={
+                **inherited,
+                "VENDOR_DIRECTORY": str(self.world),
+                "NIMBLE_DATABASE_URL": self._url,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -132,3 +141,22 @@ def test_two_worker_processes_at_once_make_one_resource_for_each_workspace(scene
     assert scene.phases() == {"ready": 200}
     assert len(scene.marks()) == 200
     assert scene.marks() == scene.keys()
+
+
+def test_a_row_that_kills_its_worker_is_quarantined_after_three_and_harms_no_other(
+    scene: Scene,
+) -> None:
+    scene.install(["killer", *(f"ws-{number}" for number in range(9))])
+    killed = 0
+    ended = -signal.SIGKILL
+    while ended == -signal.SIGKILL:
+        with scene.worker("--exit-when-idle", adapter="Killer", concurrency=10) as process:
+            ended = process.wait(timeout=60)
+        killed += ended == -signal.SIGKILL
+    assert (ended, killed) == (0, 3)
+    assert scene.phases() == {"ready": 9, "stalled": 1}
+    stalled = sa.select(tenancy.c.workspace_id, tenancy.c.reason, tenancy.c.reclaims).where(
+        tenancy.c.phase == "stalled"
+    )
+    assert list(map(tuple, scene._read(stalled))) == [("killer", "Quarantined", 3)]
+    assert len(scene.marks()) == 9
