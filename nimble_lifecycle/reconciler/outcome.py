@@ -41,6 +41,7 @@ PROOF: Final = frozenset(
     {
         "provisioned",
         "in progress",
+        "still in progress",
         "released",
         "not found",
         "not found yet",

@@ -250,13 +250,13 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     key = sa.select(deployment.c.owner_id).scalar_subquery() + "-" + base32(t.c.id)
     needed = (at, key.label("key"), first.label("first"), asked.label("asked"))
     rows = judged(now, room, *needed)
+    free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
     if only:
-        free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
         rows = rows.where(t.c.id == sa.bindparam("its_id", type_=sa.Uuid()), free)
     else:
         # What is held stays as it is, and must not stand in the way of the others.
         held = is_held(now, rows.selected_columns.grace_end <= now, room)
-        rows = rows.where(look_at <= now, t.c.lease_expires_at.is_(None), sa.not_(held))
+        rows = rows.where(look_at <= now, free, sa.not_(sa.or_(reclaimed, held)))
     limit = sa.bindparam("its_limit", type_=sa.Integer())
     return (
         rows.where(sa.not_(is_shut(now, probing)))

@@ -13,11 +13,11 @@ from nimble_lifecycle.protocol import Why
 from nimble_lifecycle.store import room
 from nimble_lifecycle.store.claims import Rules, judged, rule_values
 from nimble_lifecycle.store.database import Database
-from nimble_lifecycle.store.models import journal, look_at, vendor
+from nimble_lifecycle.store.models import FLEET, journal, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import instant_of
 from nimble_lifecycle.store.types import later, least
-from nimble_lifecycle.store.verdicts import CALLING, Room, Verdict, is_verdict
+from nimble_lifecycle.store.verdicts import CALLING, Room, Verdict, is_verdict, reclaimed
 
 SUSPECTS = 100
 """Suspects that are told at a time."""
@@ -184,7 +184,7 @@ class FleetStore(Database):
             )
             .select_from(one)
             .outerjoin(vendor, v.kind == room.kind)
-            .outerjoin(whole, whole.c.kind == room.FLEET)
+            .outerjoin(whole, whole.c.kind == FLEET)
         )
 
     @cached_property
@@ -203,7 +203,7 @@ class FleetStore(Database):
             sa.select(t.c.id)
             .where(
                 t.c.kind == room.kind,
-                room.leased,
+                reclaimed,
                 room.lease_end <= now,
                 sa.not_(t.c.paused),
                 t.c.retired_at.is_(None),

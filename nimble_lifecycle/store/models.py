@@ -163,11 +163,12 @@ class SightingRow(Row, table=True):
     """When a sweep acted on it; these are what its breaker counts."""
 
 
-class VendorRow(Row, table=True):
-    """What is known of a vendor as a whole, shared by all workers of the database.
+FLEET = "*"
+"""The kind whose row of `nimble_vendor` holds an operator's pause of the whole fleet."""
 
-    The row of the kind `*` holds an operator's pause of the whole fleet.
-    """
+
+class VendorRow(Row, table=True):
+    """What is known of a vendor as a whole, shared by all workers of the database."""
 
     __tablename__: ClassVar[str] = "nimble_vendor"
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Phase
+from nimble_lifecycle.store.models import FLEET, vendor
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.models import vendor
 from nimble_lifecycle.store.types import (
     Instant,
     elapsed,
@@ -24,9 +24,6 @@ from nimble_lifecycle.store.types import (
     word,
 )
 from nimble_lifecycle.store.verdicts import Room
-
-FLEET = "*"
-"""The kind of the row in `nimble_vendor` that holds an operator's pause of the whole fleet."""
 
 HOUR = 3600.0
 """Seconds over which creates are counted."""

@@ -91,8 +91,12 @@ rescued = sa.and_(has_resource, t.c.created_at.is_(None), sa.not_(in_operation),
 new_params = t.c.attempted_params_hash.is_distinct_from(t.c.params_hash)
 """The params are not those of the last attempt."""
 
-reclaimed = t.c.lease_expires_at.is_not(None)
-"""Whoever had the row did not settle it. (Claims take only rows without a live lease.)"""
+reclaimed = sa.and_(t.c.lease_expires_at.is_not(None), t.c.lease_owner.is_not(None))
+"""Whoever had the row did not settle it. (Claims take only rows without a live lease.)
+
+A lease without an owner was taken away by an operator: nobody may have the row before it ends, but
+its end says nothing of whoever had it.
+"""
 
 first = t.c.create_started_at.is_(None)
 """No create was ever begun."""

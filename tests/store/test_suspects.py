@@ -89,6 +89,18 @@ def test_once_a_suspect_is_taken_its_old_owner_changes_nothing(rig) -> None:
     assert rig.row() == before
 
 
+def test_a_lease_that_an_operator_took_away_ends_without_suspicion(rig) -> None:
+    rig.ready()
+    rig.claim_one()
+    rig.change(lease_owner=None)
+    rig.clock.advance(29)
+    assert ordinary(rig) == []
+    rig.clock.advance(1)
+    assert suspects(rig) == 0
+    (claim,) = ordinary(rig)
+    assert claim.reclaims == 0
+
+
 # -- quarantine ------------------------------------------------------------------------------------
 
 
@@ -185,7 +197,7 @@ def test_suspects_are_work_to_do(rig) -> None:
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_suspect_that_needs_no_call_is_one_no_more(rig, asked: bool) -> None:
     rig.make_ready()
-    rig.change(lease_expires_at=rig.after(-1))
+    rig.change(lease_owner="gone", lease_expires_at=rig.after(-1))
     if asked:
         rig.removing()
     assert rig.claim() == []
@@ -196,7 +208,7 @@ def test_a_suspect_that_needs_no_call_is_one_no_more(rig, asked: bool) -> None:
 def test_a_suspect_the_breaker_holds_is_an_ordinary_row_again(rig) -> None:
     rig.make_ready()
     rig.removing()
-    rig.change(lease_expires_at=rig.after(-1))
+    rig.change(lease_owner="gone", lease_expires_at=rig.after(-1))
     assert rig.claim(grace=0.0, release_least=0) == []
     assert suspects(rig) == 0
     assert rig.row()["phase"] == "ready"
