@@ -84,3 +84,7 @@ class WorkerSettings(BaseSettings):
     """Longest back-off."""
     max_creates: int = Field(default=5, ge=1)
     """Creates a row may begin without a certain outcome."""
+    max_live: int | None = Field(default=None, ge=0)
+    """Tenancies that may exist; no further one is begun. None: any number."""
+    max_creates_per_hour: int | None = Field(default=None, ge=0)
+    """Tenancies that may be begun within an hour. None: any number."""

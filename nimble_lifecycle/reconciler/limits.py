@@ -8,6 +8,7 @@ from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.settled import Policy
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.store import Rules
+from nimble_lifecycle.store.room import BURST
 
 LEASES_PER_LIMIT = 3
 """A lease lasts this many times the limit of one call, and is never renewed."""
@@ -22,6 +23,14 @@ class Limits:
     grace: float = 86400.0
     drain: float = 10.0
     max_creates: int = 5
+    max_live: int | None = None
+    """Tenancies that may exist; None: any number."""
+    max_creates_per_hour: int | None = None
+    """Tenancies that may be begun within an hour; None: any number."""
+    release_share: float = 0.25
+    """The part of the fleet that may be released within a day."""
+    release_least: int = 10
+    """How many may be released within a day, however small the fleet."""
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -42,7 +51,20 @@ def rules_of(vendor: Vendor, limits: Limits, owner: str) -> Rules:
         repeatable=None if repeatable is None else repeatable.total_seconds(),
         can_find=vendor.implements("find"),
         keeps=vendor.on_release == "keep",
+        max_concurrency=vendor.max_concurrency,
+        max_rate=vendor.max_rate,
+        max_live=limits.max_live,
+        max_creates_per_hour=limits.max_creates_per_hour,
+        release_share=limits.release_share,
+        release_least=limits.release_least,
     )
+
+
+def turn_of(vendor: Vendor, limits: Limits) -> float:
+    """Say how long to wait between two looks; a rate must be looked at as often as it has room."""
+    if vendor.max_rate is None:
+        return limits.poll
+    return min(limits.poll, max(BURST, 1 / vendor.max_rate))
 
 
 def policy_of(vendor: Vendor, limits: Limits) -> Policy:

@@ -26,6 +26,7 @@ from nimble_lifecycle.store import Claim, Settlement, Step
 _PASSING: Final = (
     None,
     Why.BACKING_OFF,
+    Why.CREDENTIAL_REFUSED,
     Why.IN_PROGRESS,
     Why.OPERATION_OVERDUE,
     Why.PERMISSION_DENIED,
@@ -34,6 +35,20 @@ _PASSING: Final = (
     Why.VENDOR_UNAVAILABLE,
 )
 """Reasons of an unresolved row that go away by themselves; any other says what was refused."""
+
+
+PROOF: Final = frozenset(
+    {
+        "provisioned",
+        "in progress",
+        "still in progress",
+        "released",
+        "not found",
+        "not found yet",
+        "found another's",
+    }
+)
+"""Outcomes that no vendor gives to a credential it refuses."""
 
 
 def settlement(claim: Claim, ended: Ended, policy: Policy) -> Settlement:
@@ -68,6 +83,16 @@ def behind(settled: Settlement, claim: Claim, policy: Policy) -> Settlement:
         reason=Why.WAITING_FOR_PREDECESSOR,
         attempts=attempts,
         delay=policy.backoff.delay(attempts),
+    )
+
+
+def refused_to_all(settled: Settlement, claim: Claim, policy: Policy) -> Settlement:
+    """Let a row wait for the credential, which the vendor refuses whatever the row is."""
+    return replace(
+        settled,
+        reason=Why.CREDENTIAL_REFUSED,
+        attempts=claim.attempts,
+        delay=policy.backoff.delay(1),
     )
 
 

@@ -127,7 +127,7 @@ class Row:
         )
 
     def again(self, phase: Phase, error: Exception, outcome: str) -> Settlement:
-        """Back off, or wait for as long as the vendor said; an open operation stays open."""
+        """Back off, or wait for the vendor as a whole; an open operation stays open."""
         whole = pause_of(error)
         attempts = self.claim.attempts + (1 if whole is None else 0)
         return replace(
@@ -157,10 +157,8 @@ class Row:
 
     def _delay(self, error: Exception, attempts: int) -> float:
         backoff = self.policy.backoff
-        whole = pause_of(error)
-        if whole is not None:
-            # Spread a little, so that the fleet does not come back at once.
-            return whole[0] + backoff.delay(1)
+        if pause_of(error) is not None:
+            return backoff.delay(1)  # it is the pause of the whole kind that holds it
         own = backoff.delay(attempts)
         if not isinstance(error, TemporaryError):
             return own

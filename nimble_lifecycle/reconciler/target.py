@@ -1,5 +1,6 @@
 """Finds the adapter that TARGET names."""
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -60,10 +61,24 @@ def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
     yield not _is_time(vendor.lag), "needs a lag of zero or more (timedelta)"
     repeats = vendor.repeatable is None or _is_time(vendor.repeatable, above=True)
     yield not repeats, "needs a repeatable above zero (timedelta), or None"
+    slots = vendor.max_concurrency is None or _is_count(vendor.max_concurrency)
+    yield not slots, "needs a max_concurrency of one or more (int), or None"
+    rated = vendor.max_rate is None or _is_rate(vendor.max_rate)
+    yield not rated, "needs a max_rate above zero (calls a second), or None"
     model: object = vendor.params_model
     models = model is None or (isinstance(model, type) and issubclass(model, BaseModel))
     yield not models, "needs a pydantic model as params_model, or None"
     yield vendor.on_release not in ("delete", "keep"), "needs on_release 'delete' or 'keep'"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_rate(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 < value < math.inf
 
 
 def _is_time(value: object, *, above: bool = False) -> bool:

@@ -90,6 +90,16 @@ class Vendor:
     time_limit: ClassVar[timedelta] = timedelta(seconds=10)
     """Limit of one call. The lease of a row is three times as long."""
 
+    max_concurrency: ClassVar[int | None] = None
+    """Calls the vendor takes at a time, over all workers of the database; None: any number."""
+
+    max_rate: ClassVar[float | None] = None
+    """Calls a second the vendor takes, over all workers of the database; None: any number.
+
+    Never more than that and a tenth of a second's share at once. A step may be two calls, where a
+    name is taken and looked up.
+    """
+
     params_model: ClassVar[type[BaseModel] | None] = None
     """Checks `tenancy.params` before `provision`; what fails is `stalled: InvalidParams`."""
 

@@ -7,10 +7,12 @@ holds state that matters: kill it anywhere, and the rows say how to go on.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from uuid import UUID
 
 from nimble_lifecycle.errors import (
     ConfigurationError,
@@ -21,10 +23,16 @@ from nimble_lifecycle.errors import (
 )
 from nimble_lifecycle.protocol import Phase, Why
 from nimble_lifecycle.reconciler.calls import OverrunError, outcome_of_task
-from nimble_lifecycle.reconciler.limits import Limits, new_owner, policy_of, rules_of
+from nimble_lifecycle.reconciler.fleet import Fleet
+from nimble_lifecycle.reconciler.limits import (
+    Limits,
+    new_owner,
+    policy_of,
+    rules_of,
+    turn_of,
+)
 from nimble_lifecycle.reconciler.outcome import behind, settlement, shared
 from nimble_lifecycle.reconciler.redact import described
-from nimble_lifecycle.reconciler.settled import pause_of
 from nimble_lifecycle.reconciler.settler import Settler
 from nimble_lifecycle.reconciler.steps import Steps
 from nimble_lifecycle.reconciler.vendor import Vendor
@@ -37,20 +45,26 @@ log = logging.getLogger("nimble_reconcile")
 IDLE_WITHIN = 10.0
 """Seconds: a worker told to stop when idle waits for what is due sooner than that."""
 
-TRIM_INTERVAL = 3600.0
-"""Seconds between two trims of the call log."""
-
-MEND_INTERVAL = 60.0
-"""Seconds between two looks for resources that are no row's."""
+MINUTE, HOUR = 60.0, 3600.0
 
 PARTING = 1.0
 """Seconds that calls which are left behind get to take their cancellation."""
 
 
+@dataclass(slots=True)
+class Chore:
+    """Something done now and then: every so many seconds, and when a worker starts."""
+
+    work: Callable[[], Awaitable[object]]
+    every: float
+    at: float = 0.0
+
+
 class Worker:
     """One worker for one vendor on one database; belongs to one event loop.
 
-    `database` runs the store's calls, `threads` the adapter's plain methods.
+    `database` runs the store's calls, `threads` the adapter's plain methods; `chance` orders what
+    is taken in random order.
     """
 
     def __init__(
@@ -62,6 +76,7 @@ class Worker:
         database: Hop,
         threads: Hop,
         owner: str | None = None,
+        chance: random.Random | None = None,
     ) -> None:
         self._vendor = vendor
         self._store = store
@@ -72,13 +87,20 @@ class Worker:
         self._limit = vendor.time_limit.total_seconds()
         self._steps = Steps(vendor, store.clock, threads)
         self._settler = Settler(store, database, rules=self._rules, again=limits.poll)
+        self._fleet = Fleet(store, self._settler, self._rules, self._policy)
+        self._turn_time = turn_of(vendor, limits)
+        self._chance = chance or random.Random()  # noqa: S311  # an order, no secret
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._lost = 0
         self._all_lost = False
-        self._mend_at = 0.0
-        self._trim_at = 0.0
+        self._attend_at = 0.0
+        self._chores = (
+            Chore(self._fleet.tend, MINUTE),
+            Chore(self._settler.mend, MINUTE),
+            Chore(lambda: self._settler.once(store.trim_calls), HOUR),
+        )
 
     # -- from outside ----------------------------------------------------------------------------
 
@@ -139,28 +161,84 @@ class Worker:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                await self._tidy()
-                more = await self._claim()
+                await self._do_chores()
+                more = await self._turn()
                 if until_idle and not more and await self._is_idle():
+                    await self._fleet.tend()
                     return
             except StoreError:  # told by the settler; it is tried again
                 more = False
             if not more:
-                await _first(self._wake.wait(), self._clock.sleep(self._limits.poll))
+                await _first(self._wake.wait(), self._clock.sleep(self._turn_time))
+
+    async def _turn(self) -> bool:
+        """See to what cannot wait, then claim; give whether to look again at once."""
+        now = self._clock.monotonic()
+        if now >= self._attend_at:
+            self._attend_at = now + self._limits.poll
+            await self._attend()
+        return await self._claim()
+
+    async def _attend(self) -> None:
+        found = await self._fleet.attention()
+        while found.suspects and await self._take_suspects(found.suspects):
+            found = await self._fleet.attention()
+        if found.halted and self._free() > 0:
+            latest = self._latest()
+            probe = await self._fleet.probe()
+            if probe is not None:
+                self._start(probe, latest, probing=True)
+
+    async def _take_suspects(self, suspects: Sequence[UUID]) -> bool:
+        """Rule 11: one after the other, with nothing else in flight; give whether any was taken.
+
+        One of them may end this process. In random order it does not always come first, and when
+        it has done so often enough it is quarantined.
+        """
+        await self._quiet()
+        taken = False
+        for row in self._chance.sample(suspects, len(suspects)):
+            if self._stopping.is_set():
+                break
+            latest = self._latest()
+            claim = await self._settler.once(partial(self._store.claim_only, self._rules, row))
+            if claim is not None:
+                taken = True
+                self._start(claim, latest)
+                await self._quiet()
+        return taken
+
+    async def _quiet(self) -> None:
+        """Wait until nothing is in flight but calls that were given up and do not end."""
+        while len(self._in_flight) > self._lost and not self._stopping.is_set():
+            self._wake.clear()
+            await self._wake.wait()
 
     async def _claim(self) -> bool:
         """Start what can be started; give whether to look again at once."""
-        free = self._limits.concurrency - len(self._in_flight)
+        free = self._free()
         if free <= 0:
             return False
-        # Counted from before the claim, whose answer may be long on the way; two calls must fit.
-        latest = self._clock.monotonic() + self._rules.lease - 2 * self._limit
+        latest = self._latest()
         taken = await self._settler.once(partial(self._store.claim, self._rules, free))
         for claim in taken:
-            task = asyncio.create_task(self._step(claim, latest))
-            self._in_flight.add(task)
-            task.add_done_callback(self._slot_free)
+            self._start(claim, latest)
         return len(taken) >= free
+
+    def _free(self) -> int:
+        return self._limits.concurrency - len(self._in_flight)
+
+    def _latest(self) -> float:
+        """Say until when what is claimed next may be begun: two calls must fit into its lease.
+
+        Counted from before the claim, whose answer may be long on the way.
+        """
+        return self._clock.monotonic() + self._rules.lease - 2 * self._limit
+
+    def _start(self, claim: Claim, latest: float, *, probing: bool = False) -> None:
+        task = asyncio.create_task(self._step(claim, latest, probing=probing))
+        self._in_flight.add(task)
+        task.add_done_callback(self._slot_free)
 
     def _slot_free(self, task: "asyncio.Task[None]") -> None:
         self._in_flight.discard(task)
@@ -172,18 +250,14 @@ class Worker:
     async def _is_idle(self) -> bool:
         if self._in_flight:
             return False
-        return not await self._settler.once(
-            partial(self._store.busy, self._rules.kind, IDLE_WITHIN)
-        )
+        return not await self._settler.once(partial(self._store.busy, self._rules, IDLE_WITHIN))
 
-    async def _tidy(self) -> None:
-        now = self._clock.monotonic()
-        if now >= self._mend_at:
-            self._mend_at = now + MEND_INTERVAL
-            await self._settler.mend()
-        if now >= self._trim_at:
-            self._trim_at = now + TRIM_INTERVAL
-            await self._settler.once(self._store.trim_calls)
+    async def _do_chores(self) -> None:
+        for chore in self._chores:
+            now = self._clock.monotonic()
+            if now >= chore.at:
+                await chore.work()
+                chore.at = now + chore.every
 
     async def _drain(self) -> None:
         if self._all_lost:
@@ -203,15 +277,13 @@ class Worker:
 
     # -- one step --------------------------------------------------------------------------------
 
-    async def _step(self, claim: Claim, latest: float) -> None:
+    async def _step(self, claim: Claim, latest: float, *, probing: bool) -> None:
         """Take a step and settle it; one that could outlast its lease is not begun."""
         started = self._clock.monotonic()
         late = started > latest
         outcome = _not_begun() if late else await self._steps.take(claim)
-        pause = pause_of(outcome)
-        if pause is not None:
-            await self._settler.until_stored(partial(self._store.pause, self._rules.kind, *pause))
         settled = settlement(claim, outcome, self._policy)
+        settled = await self._fleet.heard(claim, outcome, settled, probing=probing)
         await self._settle(claim, replace(settled, seconds=self._clock.monotonic() - started))
         if isinstance(outcome, OverrunError):
             await self._late(claim, outcome)
@@ -250,6 +322,7 @@ class Worker:
         if self._lost >= self._limits.concurrency:
             self._all_lost = True
             self.stop()
+        self._wake.set()
         await asyncio.wait({late})
         self._lost -= 1
 

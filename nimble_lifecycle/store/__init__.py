@@ -1,6 +1,7 @@
 """The only room that speaks to the database: rows, statements, migrations, connections."""
 
 from nimble_lifecycle.store.claims import Claim, Rules, Step
+from nimble_lifecycle.store.fleet import Attention, Conditions, Held
 from nimble_lifecycle.store.intents import IntentStore, Recorded
 from nimble_lifecycle.store.operators import By, OperatorStore
 from nimble_lifecycle.store.settlements import Settlement
@@ -8,8 +9,11 @@ from nimble_lifecycle.store.threads import Threads
 from nimble_lifecycle.store.work import WorkStore
 
 __all__ = [
+    "Attention",
     "By",
     "Claim",
+    "Conditions",
+    "Held",
     "IntentStore",
     "OperatorStore",
     "Recorded",

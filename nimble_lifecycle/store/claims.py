@@ -7,15 +7,27 @@ by the same statement and take no lease.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
+from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
-from nimble_lifecycle.store.models import FLEET, deployment, look_at, look_order, vendor
+from nimble_lifecycle.store.models import deployment, look_at, look_order, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.room import (
+    BURST,
+    Moment,
+    creates_left,
+    is_shut,
+    kind,
+    rate_spent,
+    releases_left,
+    room_for,
+    slots,
+)
 from nimble_lifecycle.store.types import (
     Columns,
     Expression,
@@ -24,13 +36,18 @@ from nimble_lifecycle.store.types import (
     elapsed,
     later,
     latest,
+    number,
+    word,
 )
 from nimble_lifecycle.store.verdicts import (
     CALLING,
     CREATING,
     ENDING,
+    Room,
     Verdict,
     asked,
+    first,
+    is_held,
     is_open,
     is_remembered,
     is_verdict,
@@ -43,6 +60,9 @@ from nimble_lifecycle.store.verdicts import (
     verdict_of,
 )
 from nimble_lifecycle.store.views import SHOWN, tenancy_of
+
+QUARANTINE = "workers ended, one after the other, while they had this row"
+"""The message of a row that is left to a person."""
 
 
 class Step(StrEnum):
@@ -67,6 +87,16 @@ class Rules:
     repeatable: float | None
     can_find: bool
     keeps: bool
+    max_concurrency: int | None = None
+    """Calls of this kind in flight, over all workers."""
+    max_rate: float | None = None
+    """Calls of this kind a second, over all workers."""
+    max_live: int | None = None
+    max_creates_per_hour: int | None = None
+    release_share: float = 0.25
+    """The part of the fleet that may be released in 24 hours."""
+    release_least: int = 10
+    """How many may be released in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +122,9 @@ class Claim:
     """Whether the vendor still remembers this row's key: repeating it makes no second resource."""
 
 
-def claim_values(rules: Rules, limit: int) -> dict[str, object]:
-    """Give the bound values of the claim statement."""
+def rule_values(rules: Rules) -> dict[str, object]:
+    """Give the bound values of whatever judges rows by these rules."""
+    rate = rules.max_rate
     return {
         "its_kind": rules.kind,
         "its_owner": rules.owner,
@@ -104,21 +135,49 @@ def claim_values(rules: Rules, limit: int) -> dict[str, object]:
         "its_repeatable": (rules.repeatable or 0.0) - rules.lease,
         "its_can_find": rules.can_find,
         "its_keeps": rules.keeps,
-        "its_limit": limit,
+        "its_live_cap": rules.max_live,
+        "its_hourly_cap": rules.max_creates_per_hour,
+        "its_release_share": rules.release_share,
+        "its_release_least": rules.release_least,
+        "its_concurrency": rules.max_concurrency,
+        "its_rate": rate,
+        "its_burst": None if rate is None else max(1.0, rate * BURST),
+        "its_capped": rules.max_live is not None or rules.max_creates_per_hour is not None,
+        "its_paced": rules.max_concurrency is not None or rate is not None,
     }
 
 
-def claim_statement(clock: Clock) -> sa.Executable:
-    """Build the claim; it returns every row it took, those without a call with no lease owner."""
+_LEASE = sa.bindparam("its_lease", type_=sa.Float())
+
+
+def claim_values(
+    rules: Rules, limit: int, *, only: UUID | None = None, probing: bool = False
+) -> dict[str, object]:
+    """Give the bound values of the claim statements."""
+    values = {**rule_values(rules), "its_limit": limit, "its_probing": probing}
+    return values if only is None else {**values, "its_id": only}
+
+
+def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.Executable:
+    """Build the claim; it returns every row it took, those without a call with no lease owner.
+
+    With `only` it is about one row, whoever left it behind; else about those nobody did. `gated`
+    (PostgreSQL): of two claims at once that count before they act, one counts again next time.
+    SQLite has but one at a time, and keeps the rate by `spend_statement`.
+    """
     now = instant_of(clock)
-    awaited = _awaited(now)
+    granted = _granted(now, only=only)
+    passed = sa.exists(sa.select(_passed(now, granted).c.kind)) if gated else sa.true()
+    # No planner can know how few these are; from an array PostgreSQL reads them by their key.
+    ids = sa.func.array(sa.select(granted.c.id).scalar_subquery())
+    by_key = t.c.id == sa.any_(ids) if gated else sa.true()
     age = elapsed(sa.func.coalesce(t.c.create_attempted_at, now), now)
     overdue = t.c.operation_deadline_at <= now
     remembered = is_remembered(now)
     statement: sa.Executable = (
         sa.update(t)
-        .where(t.c.id == awaited.c.id)
-        .values(**_intent(awaited.c), **_status(awaited.c), **_work(awaited.c))
+        .where(t.c.id == granted.c.id, by_key, sa.or_(sa.not_(granted.c.counted), passed))
+        .values(**_intent(granted.c), **_status(granted.c), **_work(granted.c))
         .returning(
             *SHOWN,
             t.c.lease_owner,
@@ -163,29 +222,101 @@ def _step_of(row: sa.RowMapping) -> Step:
     return steps.get(Phase(row["phase"]), Step.UPDATE)
 
 
-def _awaited(now: sa.ColumnElement[datetime]) -> sa.CTE:
-    """Select the rows to look at, locked, each with what the claim makes of it."""
-    kind = sa.bindparam("its_kind", type_=sa.Text())
-    free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
-    paused = sa.exists().where(
-        vendor.c.kind.in_([kind, sa.literal(FLEET)]),
-        sa.or_(vendor.c.paused, vendor.c.paused_until > now),
-    )
+def spend_statement(clock: Clock) -> sa.Executable:
+    """Build what follows a claim where it is no part of it: `its_calls` are taken of the rate."""
+    calls = sa.bindparam("its_calls", type_=sa.Integer())
+    spent = rate_spent(instant_of(clock), calls)
+    return sa.update(vendor).where(vendor.c.kind == kind).values(rate_at=spent)
+
+
+def judged(now: Moment, room: Room, *more: Expression) -> "sa.Select[*tuple[Any, ...]]":
+    """Select rows with what a claim would make of them now, as `verdict`."""
     seen = sa.case((_seen_before(), t.c.release_seen_at), else_=now)
     grace_end = _grace_end(now, seen)
+    return sa.select(
+        t.c.id,
+        verdict_of(now, grace_end <= now, room).label("verdict"),
+        now.label("now"),
+        seen.label("seen"),
+        grace_end.label("grace_end"),
+        *more,
+    ).where(t.c.kind == kind, sa.not_(t.c.paused), t.c.retired_at.is_(None))
+
+
+def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
+    """Select the rows to look at, locked, each with what the claim makes of it.
+
+    A row whose last owner did not settle it is a suspect, and taken by itself only.
+    """
+    probing = sa.bindparam("its_probing", type_=sa.Boolean())
+    at = sa.func.coalesce(look_at, now).label("at")
+    key = sa.select(deployment.c.owner_id).scalar_subquery() + "-" + base32(t.c.id)
+    needed = (at, key.label("key"), first.label("first"), asked.label("asked"))
+    rows = judged(now, room, *needed)
+    free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
+    if only:
+        rows = rows.where(t.c.id == sa.bindparam("its_id", type_=sa.Uuid()), free)
+    else:
+        # What is held stays as it is, and must not stand in the way of the others.
+        held = is_held(now, rows.selected_columns.grace_end <= now, room)
+        rows = rows.where(look_at <= now, free, sa.not_(sa.or_(reclaimed, held)))
+    limit = sa.bindparam("its_limit", type_=sa.Integer())
     return (
-        sa.select(
-            t.c.id,
-            verdict_of(now, grace_end <= now).label("verdict"),
-            now.label("now"),
-            seen.label("seen"),
-            grace_end.label("grace_end"),
-        )
-        .where(t.c.kind == kind, sa.not_(t.c.paused), look_at <= now, free, sa.not_(paused))
+        rows.where(sa.not_(is_shut(now, probing)))
         .order_by(*look_order)
-        .limit(sa.bindparam("its_limit", type_=sa.Integer()))
+        .limit(slots(now, limit))
         .with_for_update(skip_locked=True, of=t)
         .cte("awaited")
+    )
+
+
+def _granted(now: Moment, *, only: bool) -> sa.CTE:
+    """Select those of the rows for which there is room, and whether that had to be counted."""
+    creates, releases = creates_left(now), releases_left(now)
+    awaited = _awaited(now, room_for(creates, releases), only=only)
+    verdict = awaited.c.verdict
+    begins = sa.and_(is_verdict(verdict, Verdict.CREATE), awaited.c.first)
+    ends = sa.and_(is_verdict(verdict, Verdict.RELEASE), awaited.c.asked)
+    nth = sa.func.row_number().over(
+        partition_by=(begins, ends), order_by=(awaited.c.at, awaited.c.id)
+    )
+    ranked = sa.select(*awaited.c, begins.label("begins"), ends.label("ends"), nth.label("nth"))
+    each = ranked.cte("ranked")
+    capped = sa.bindparam("its_capped", type_=sa.Boolean())
+    paced = sa.bindparam("its_paced", type_=sa.Boolean())
+    counted = sa.or_(
+        each.c.ends,
+        sa.and_(each.c.begins, capped),
+        sa.and_(is_verdict(each.c.verdict, *CALLING), paced),
+    )
+    return (
+        sa.select(*each.c, counted.label("counted"))
+        .where(
+            sa.or_(sa.not_(each.c.begins), each.c.nth <= creates),
+            sa.or_(sa.not_(each.c.ends), each.c.nth <= releases),
+        )
+        .cte("granted")
+    )
+
+
+def _passed(now: Moment, granted: sa.CTE) -> sa.CTE:
+    """Raise the gate if it stands where it stood when this statement counted.
+
+    Another claim's update is waited for and then met by its new value (PostgreSQL manual, Read
+    Committed): what that one took is not in our counts.
+    """
+    stood = vendor.alias("stood")
+    calls = sa.select(sa.func.count()).where(is_verdict(granted.c.verdict, *CALLING))
+    return (
+        sa.update(vendor)
+        .where(
+            vendor.c.kind == kind,
+            vendor.c.gate == sa.select(stood.c.gate).where(stood.c.kind == kind).scalar_subquery(),
+            sa.exists(sa.select(granted.c.id).where(granted.c.counted)),
+        )
+        .values(gate=vendor.c.gate + 1, rate_at=rate_spent(now, calls.scalar_subquery()))
+        .returning(vendor.c.kind)
+        .cte("passed")
     )
 
 
@@ -195,9 +326,7 @@ def _seen_before() -> sa.ColumnElement[bool]:
     return sa.and_(t.c.release_seen_at.is_not(None), sa.not_(renewed))
 
 
-def _grace_end(
-    now: sa.ColumnElement[datetime], seen: sa.ColumnElement[datetime]
-) -> sa.ColumnElement[datetime]:
+def _grace_end(now: Moment, seen: Moment) -> Moment:
     """Rule 9: from the worker's first sight or the last use, which no row can put after now."""
     used = earliest(sa.func.coalesce(t.c.last_used_at, seen), now)
     return later(latest(seen, used), sa.bindparam("its_grace", type_=sa.Float()))
@@ -214,7 +343,7 @@ def _intent(took: Columns) -> dict[str, Expression]:
     settled = sa.not_(sa.or_(unsettled, unsure))
     # A look that finds a ready row with nothing to do has finished what the generation asked for.
     resting = sa.and_(
-        t.c.phase == Phase.READY.value, t.c.reason.is_(None), sa.not_(new_params), sa.not_(asked)
+        t.c.phase == word(Phase.READY), t.c.reason.is_(None), sa.not_(new_params), sa.not_(asked)
     )
     return {
         "claimed_generation": t.c.generation,
@@ -246,36 +375,38 @@ def _status(took: Columns) -> dict[str, Expression]:
         sa.and_(is_verdict(verdict, Verdict.UPDATE), sa.or_(is_open, rescued)),
     )
     done = sa.or_(creating, usable, is_verdict(verdict, *ENDING))
-    key = sa.select(deployment.c.owner_id).scalar_subquery() + "-" + base32(t.c.id)
     return {
         "phase": _keeping(
             "phase",
-            (creating, Phase.PROVISIONING.value),
-            (is_verdict(verdict, Verdict.FIND), Phase.UNRESOLVED.value),
-            (is_verdict(verdict, Verdict.RELEASE), Phase.RELEASING.value),
-            (is_verdict(verdict, Verdict.DROP), Phase.RELEASED.value),
-            (is_verdict(verdict, Verdict.KEEP), Phase.KEPT.value),
-            (is_verdict(verdict, Verdict.SPENT), Phase.STALLED.value),
-            (usable, Phase.READY.value),
+            (creating, word(Phase.PROVISIONING)),
+            (is_verdict(verdict, Verdict.FIND), word(Phase.UNRESOLVED)),
+            (is_verdict(verdict, Verdict.RELEASE), word(Phase.RELEASING)),
+            (is_verdict(verdict, Verdict.DROP), word(Phase.RELEASED)),
+            (is_verdict(verdict, Verdict.KEEP), word(Phase.KEPT)),
+            (is_verdict(verdict, Verdict.SPENT, Verdict.QUARANTINE), word(Phase.STALLED)),
+            (usable, word(Phase.READY)),
         ),
         "reason": _keeping(
             "reason",
-            (is_verdict(verdict, Verdict.SPENT), Why.CREATE_OUTCOME_UNKNOWN.value),
+            (is_verdict(verdict, Verdict.SPENT), word(Why.CREATE_OUTCOME_UNKNOWN)),
+            (is_verdict(verdict, Verdict.QUARANTINE), word(Why.QUARANTINED)),
             (done, none),
         ),
-        "message": _keeping("message", (done, none)),
+        "message": _keeping(
+            "message", (is_verdict(verdict, Verdict.QUARANTINE), QUARANTINE), (done, none)
+        ),
         "idempotency_key": _keeping(
-            "idempotency_key", (creating, sa.func.coalesce(t.c.idempotency_key, key))
+            "idempotency_key", (creating, sa.func.coalesce(t.c.idempotency_key, took.key))
         ),
         "external_name": _keeping(
-            "external_name", (creating, sa.func.coalesce(t.c.external_name, key))
+            "external_name", (creating, sa.func.coalesce(t.c.external_name, took.key))
         ),
         "create_started_at": _keeping(
             "create_started_at", (creating, sa.func.coalesce(t.c.create_started_at, took.now))
         ),
         "create_attempted_at": _keeping("create_attempted_at", (creating, took.now)),
         "create_ends_at": _keeping("create_ends_at", (creating, _lease_end(took))),
-        "creates": t.c.creates + sa.case((creating, 1), else_=0),
+        "creates": t.c.creates + sa.case((creating, number(1)), else_=number(0)),
         "created_at": _keeping(
             "created_at",
             (
@@ -287,7 +418,7 @@ def _status(took: Columns) -> dict[str, Expression]:
 
 
 def _lease_end(took: Columns) -> Expression:
-    return later(took.now, sa.bindparam("its_lease", type_=sa.Float()))
+    return later(took.now, _LEASE)
 
 
 def _work(took: Columns) -> dict[str, Expression]:
@@ -296,8 +427,12 @@ def _work(took: Columns) -> dict[str, Expression]:
     calling = is_verdict(verdict, *CALLING)
     anew = is_verdict(verdict, Verdict.CREATE, Verdict.UPDATE)
     other_call = sa.and_(calling, sa.not_(is_verdict(verdict, Verdict.POLL)))
-    at_rest = is_verdict(verdict, Verdict.DROP, Verdict.KEEP, Verdict.SPENT, Verdict.RESCUE)
+    stopped = is_verdict(verdict, Verdict.SPENT, Verdict.QUARANTINE)
+    at_rest = sa.or_(stopped, is_verdict(verdict, Verdict.DROP, Verdict.KEEP, Verdict.RESCUE))
     lease_end = _lease_end(took)
+    # Nobody could ask for so long (a pause, no worker): that is not the operation's time.
+    late = elapsed(sa.func.coalesce(t.c.due_at, took.now), took.now)
+    held_up = sa.and_(is_verdict(verdict, Verdict.POLL), late > _LEASE)
     return {
         # A repeated create is still the first one's; what changed since is an update after it.
         "attempted_params_hash": _keeping(
@@ -309,7 +444,11 @@ def _work(took: Columns) -> dict[str, Expression]:
             ),
         ),
         "operation_id": _keeping("operation_id", (other_call, none)),
-        "operation_deadline_at": _keeping("operation_deadline_at", (other_call, none)),
+        "operation_deadline_at": _keeping(
+            "operation_deadline_at",
+            (other_call, none),
+            (held_up, later(t.c.operation_deadline_at, late)),
+        ),
         "due_at": _keeping(
             "due_at",
             (calling, lease_end),
@@ -318,11 +457,11 @@ def _work(took: Columns) -> dict[str, Expression]:
         ),
         "attempts": _keeping(
             "attempts",
-            (sa.and_(new_params, anew), 0),
-            (is_verdict(verdict, Verdict.RESCUE), 0),
+            (sa.and_(new_params, anew), number(0)),
+            (is_verdict(verdict, Verdict.RESCUE), number(0)),
         ),
-        "reclaims": t.c.reclaims + sa.case((reclaimed, 1), else_=0),
+        "reclaims": sa.case((reclaimed, t.c.reclaims + number(1)), else_=number(0)),
         "lease_owner": sa.case((calling, sa.bindparam("its_owner")), else_=none),
-        "lease_token": t.c.lease_token + 1,
+        "lease_token": t.c.lease_token + number(1),
         "lease_expires_at": sa.case((calling, lease_end), else_=none),
     }

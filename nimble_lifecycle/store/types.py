@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -54,6 +54,27 @@ class Instant(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def word(value: str) -> "sa.ColumnElement[str]":
+    """Write a word of ours into a statement; ValueError for anything but letters.
+
+    The long statements name over a hundred. Bound, each of them would be parsed, sent and copied
+    with every execution, which takes longer than the statement itself.
+    """
+    if not (value.isascii() and value.replace("_", "").isalpha()):
+        raise ValueError(f"not a word: {value!r}")
+    return sa.literal_column(f"'{value}'", sa.Text())
+
+
+def number(value: int) -> "sa.ColumnElement[int]":
+    """Write a number into a statement, for the same reason."""
+    return sa.literal_column(str(int(value)), sa.Integer())
+
+
+def is_any(column: "Expression", words: Iterable[str]) -> "sa.ColumnElement[bool]":
+    """Whether the column has one of these words; NULL where it is NULL."""
+    return column.in_([word(each) for each in words])
 
 
 JsonObject = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
@@ -188,43 +209,82 @@ def _elapsed_postgresql(element: elapsed, compiler: SQLCompiler, **kw: Any) -> s
 @compiles(elapsed, "sqlite")
 def _elapsed_sqlite(element: elapsed, compiler: SQLCompiler, **kw: Any) -> str:
     earlier, instant = (compiler.process(arg, **kw) for arg in element.clauses)
-    return f"(julianday({instant}) - julianday({earlier})) * 86400.0"
+    # Its instants are whole milliseconds; a day number as a float is not.
+    return f"round((julianday({instant}) - julianday({earlier})) * 86400.0, 3)"
 
 
-class latest(FunctionElement[datetime]):  # noqa: N801
-    """The later of two instants, neither of them NULL."""
+class greatest(FunctionElement[Any]):  # noqa: N801
+    """The greatest of some numbers, none of them NULL."""
+
+    type: ColumnType = sa.Float()
+    inherit_cache = True
+    name = "greatest"
+
+
+class latest(greatest):  # noqa: N801
+    """The latest of some instants, none of them NULL."""
 
     type = Instant()
     inherit_cache = True
     name = "latest"
 
 
+@compiles(greatest, "postgresql")
 @compiles(latest, "postgresql")
-def _latest_postgresql(element: latest, compiler: SQLCompiler, **kw: Any) -> str:
+def _greatest_postgresql(element: greatest, compiler: SQLCompiler, **kw: Any) -> str:
     return f"greatest({compiler.process(element.clauses, **kw)})"
 
 
+@compiles(greatest, "sqlite")
 @compiles(latest, "sqlite")
-def _latest_sqlite(element: latest, compiler: SQLCompiler, **kw: Any) -> str:
+def _greatest_sqlite(element: greatest, compiler: SQLCompiler, **kw: Any) -> str:
     return f"max({compiler.process(element.clauses, **kw)})"
 
 
-class earliest(FunctionElement[datetime]):  # noqa: N801
-    """The earlier of two instants, neither of them NULL."""
+class least(FunctionElement[Any]):  # noqa: N801
+    """The least of some numbers, none of them NULL."""
+
+    type: ColumnType = sa.Float()
+    inherit_cache = True
+    name = "least"
+
+
+class earliest(least):  # noqa: N801
+    """The earliest of some instants, none of them NULL."""
 
     type = Instant()
     inherit_cache = True
     name = "earliest"
 
 
+@compiles(least, "postgresql")
 @compiles(earliest, "postgresql")
-def _earliest_postgresql(element: earliest, compiler: SQLCompiler, **kw: Any) -> str:
+def _least_postgresql(element: least, compiler: SQLCompiler, **kw: Any) -> str:
     return f"least({compiler.process(element.clauses, **kw)})"
 
 
+@compiles(least, "sqlite")
 @compiles(earliest, "sqlite")
-def _earliest_sqlite(element: earliest, compiler: SQLCompiler, **kw: Any) -> str:
+def _least_sqlite(element: least, compiler: SQLCompiler, **kw: Any) -> str:
     return f"min({compiler.process(element.clauses, **kw)})"
+
+
+class whole(FunctionElement[int]):  # noqa: N801
+    """The whole number at or below a positive one."""
+
+    type = sa.Integer()
+    inherit_cache = True
+    name = "whole"
+
+
+@compiles(whole, "postgresql")
+def _whole_postgresql(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST(floor({compiler.process(element.clauses, **kw)}) AS integer)"
+
+
+@compiles(whole, "sqlite")
+def _whole_sqlite(element: whole, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kw)} AS INTEGER)"
 
 
 class in_time(FunctionElement[int]):  # noqa: N801

@@ -3,6 +3,7 @@
 The conditions are SQL expressions over the row. None of them is ever NULL, so each can be negated.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import OPERATOR_ONLY, Desired, Phase, Why
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.types import Expression, later
+from nimble_lifecycle.store.types import Expression, is_any, later, number, word
 
 
 class Verdict(StrEnum):
@@ -18,8 +19,9 @@ class Verdict(StrEnum):
 
     With a call: `create`, `repeat` (a create under the same key, after an unknown one), `update`,
     `find`, `poll`, `release`. Without: `drop` and `keep` (released without the vendor), `spent` (no
-    creates left), `rescue` (a resource was noted by a worker that had lost the row), `stay` (a
-    grace goes on, and what was due waits for an undo), `look` (nothing to do).
+    creates left), `quarantine` (too many workers ended while they had it), `rescue` (a resource was
+    noted by a worker that had lost the row), `held` (a cap or the breaker leaves no room for it),
+    `stay` (a grace goes on, and what was due waits for an undo), `look` (nothing to do).
     """
 
     CREATE = "create"
@@ -31,7 +33,9 @@ class Verdict(StrEnum):
     DROP = "drop"
     KEEP = "keep"
     SPENT = "spent"
+    QUARANTINE = "quarantine"
     RESCUE = "rescue"
+    HELD = "held"
     STAY = "stay"
     LOOK = "look"
 
@@ -40,13 +44,16 @@ CREATING = (Verdict.CREATE, Verdict.REPEAT)
 CALLING = (*CREATING, Verdict.UPDATE, Verdict.FIND, Verdict.POLL, Verdict.RELEASE)
 ENDING = (Verdict.RELEASE, Verdict.DROP, Verdict.KEEP)
 
+MAX_RECLAIMS = 3
+"""How many workers in a row may end while they have a row, before it is left to a person."""
+
 
 def _phase_in(*phases: Phase) -> sa.ColumnElement[bool]:
-    return t.c.phase.in_([phase.value for phase in phases])
+    return is_any(t.c.phase, phases)
 
 
 def _reason_in(*words: Why) -> sa.ColumnElement[bool]:
-    return sa.func.coalesce(t.c.reason.in_([word.value for word in words]), sa.false())
+    return sa.func.coalesce(is_any(t.c.reason, words), sa.false())
 
 
 started = t.c.release_started_at.is_not(None)
@@ -54,7 +61,7 @@ started = t.c.release_started_at.is_not(None)
 
 asked = sa.and_(
     # `hold` is null or `release`; compared with a word, a null would make the whole unknown.
-    sa.or_(t.c.desired == Desired.RELEASE.value, t.c.hold.is_not(None)),
+    sa.or_(t.c.desired == word(Desired.RELEASE), t.c.hold.is_not(None)),
     t.c.release_started_at.is_(None),
 )
 """A release is asked for and has not started."""
@@ -91,27 +98,58 @@ A lease without an owner was taken away by an operator: nobody may have the row 
 its end says nothing of whoever had it.
 """
 
+first = t.c.create_started_at.is_(None)
+"""No create was ever begun."""
+
+_killer = sa.and_(reclaimed, t.c.reclaims >= number(MAX_RECLAIMS - 1))
 _for_operator = sa.and_(_phase_in(Phase.STALLED), _reason_in(*OPERATOR_ONLY))
-_going = sa.and_(started, sa.not_(_phase_in(Phase.RELEASED, Phase.KEPT)))
+_over = sa.or_(_phase_in(Phase.RELEASED, Phase.KEPT), _for_operator)
+_going = sa.and_(started, sa.not_(_over))
 _releasable = sa.and_(asked, sa.not_(unsettled))
+_keeps = sa.bindparam("its_keeps", type_=sa.Boolean())
 
 
 def _due(now: sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
     return sa.func.coalesce(t.c.due_at <= now, sa.false())
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Whether anything may be begun now, or whatever the row is, it must wait."""
+
+    creates: sa.ColumnElement[bool]
+    """Whether a first create may be begun."""
+    releases: sa.ColumnElement[bool]
+    """Whether a release may be started."""
+
+
+ROOM = Room(sa.true(), sa.true())
+"""Nothing is held back: what rows ask for by themselves."""
+
+
 def verdict_of(
-    now: sa.ColumnElement[datetime], grace_over: sa.ColumnElement[bool]
+    now: sa.ColumnElement[datetime], grace_over: sa.ColumnElement[bool], room: Room
 ) -> sa.ColumnElement[str]:
     """Give a row's `Verdict`: the first whose condition fits."""
     cases: tuple[tuple[sa.ColumnElement[bool], Verdict], ...] = (
+        (_killer, Verdict.QUARANTINE),
         *_under_way(now),
+        (is_held(now, grace_over, room), Verdict.HELD),
         *_release_asked(grace_over),
         *_wanted(now),
         (rescued, Verdict.RESCUE),
         (_releasable, Verdict.STAY),
     )
-    return sa.case(*((fits, verdict.value) for fits, verdict in cases), else_=Verdict.LOOK.value)
+    return sa.case(*((fits, word(verdict)) for fits, verdict in cases), else_=word(Verdict.LOOK))
+
+
+def is_held(
+    now: sa.ColumnElement[datetime], grace_over: sa.ColumnElement[bool], room: Room
+) -> sa.ColumnElement[bool]:
+    """Whether the row would begin something for which there is no room."""
+    ends = sa.and_(_releasable, has_resource, grace_over, sa.not_(_keeps))
+    begins = sa.and_(_fresh(now), first)
+    return sa.or_(sa.and_(ends, sa.not_(room.releases)), sa.and_(begins, sa.not_(room.creates)))
 
 
 def _under_way(
@@ -140,12 +178,11 @@ def _release_asked(
 ) -> tuple[tuple[sa.ColumnElement[bool], Verdict], ...]:
     """Judge rows whose release is asked for, and may start once the grace is over."""
     nothing = sa.and_(_releasable, sa.not_(has_resource))
-    keeps = sa.bindparam("its_keeps", type_=sa.Boolean())
     return (
         (sa.and_(nothing, t.c.create_started_at.is_(None)), Verdict.DROP),
         (sa.and_(nothing, unsure), Verdict.LOOK),
         (sa.and_(nothing, grace_over), Verdict.DROP),
-        (sa.and_(_releasable, grace_over, keeps), Verdict.KEEP),
+        (sa.and_(_releasable, grace_over, _keeps), Verdict.KEEP),
         (sa.and_(_releasable, grace_over), Verdict.RELEASE),
     )
 
@@ -154,16 +191,9 @@ def _wanted(
     now: sa.ColumnElement[datetime],
 ) -> tuple[tuple[sa.ColumnElement[bool], Verdict], ...]:
     """Judge rows that are wanted: a create, or an update of what is there."""
-    due = _due(now)
-    fresh = sa.and_(
-        wanted,
-        sa.not_(has_resource),
-        sa.not_(is_open),
-        sa.not_(_for_operator),
-        sa.or_(new_params, sa.and_(_phase_in(Phase.PENDING), due)),
-    )
+    fresh = _fresh(now)
     # A row with a resource is due only where an update failed or nobody said how it ended.
-    unfinished = sa.and_(due, t.c.created_at.is_not(None))
+    unfinished = sa.and_(_due(now), t.c.created_at.is_not(None))
     update = sa.and_(
         wanted,
         has_resource,
@@ -175,6 +205,17 @@ def _wanted(
         (sa.and_(fresh, _may_create()), Verdict.CREATE),
         (fresh, Verdict.SPENT),
         (update, Verdict.UPDATE),
+    )
+
+
+def _fresh(now: sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
+    """Whether a create is to be begun: nothing is there, and no create is of unknown outcome."""
+    return sa.and_(
+        wanted,
+        sa.not_(has_resource),
+        sa.not_(is_open),
+        sa.not_(_for_operator),
+        sa.or_(new_params, sa.and_(_phase_in(Phase.PENDING), _due(now))),
     )
 
 
@@ -190,4 +231,4 @@ def _may_create() -> sa.ColumnElement[bool]:
 
 def is_verdict(column: Expression, *verdicts: Verdict) -> sa.ColumnElement[bool]:
     """Whether the verdict in `column` is one of these."""
-    return column.in_([verdict.value for verdict in verdicts])
+    return is_any(column, verdicts)

@@ -12,13 +12,22 @@ from typing import cast
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from nimble_lifecycle.errors import SharedResource
 from nimble_lifecycle.protocol import Origin, Phase, Tenancy
-from nimble_lifecycle.store.claims import Claim, Rules, claim_of, claim_statement, claim_values
-from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store import room
+from nimble_lifecycle.store.claims import (
+    Claim,
+    Rules,
+    claim_of,
+    claim_statement,
+    claim_values,
+    judged,
+    rule_values,
+    spend_statement,
+)
+from nimble_lifecycle.store.fleet import FleetStore
 from nimble_lifecycle.store.models import FLEET, call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
@@ -38,17 +47,14 @@ from nimble_lifecycle.store.surpluses import (
     surplus_of,
 )
 from nimble_lifecycle.store.types import Expression, later, storable
-from nimble_lifecycle.store.verdicts import asked
+from nimble_lifecycle.store.verdicts import Verdict, asked
 from nimble_lifecycle.store.views import Fields, shown_phase
 
 KEPT_CALLS = 100_000
 """Rows of the call log that are kept."""
 
-STATEMENT_LIMIT = 30.0
-"""Seconds a worker's statement may take; a worker has time, but not for ever."""
 
-
-class WorkStore(Database):
+class WorkStore(FleetStore):
     """The store as the privileged half sees it."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, connections: int = 4) -> None:
@@ -58,7 +64,8 @@ class WorkStore(Database):
     def claim(self, rules: Rules, limit: int) -> list[Claim]:
         """Look at the rows that wait for it; give up to `limit` that need a vendor call.
 
-        Fewer than that: nothing else waits. Rows that need no call do not hold up the others.
+        Fewer than that: nothing else can be taken now. Rows that need no call do not hold up the
+        others, and neither do those for which there is no room. Suspects are left to `claim_only`.
         """
         claims: list[Claim] = []
         while left := limit - len(claims):
@@ -68,8 +75,27 @@ class WorkStore(Database):
                 break
         return claims
 
+    def claim_only(self, rules: Rules, row: UUID, *, probing: bool = False) -> Claim | None:
+        """Take this row, a suspect or a probe, if nobody has it; None also where it needs no call.
+
+        `probing`: although the vendor refuses the credential.
+        """
+        bound = claim_values(rules, 1, only=row, probing=probing)
+        take = partial(self._take_by, self._claim_only, bound)
+        taken = self.writing(self._limit(), take)
+        return next((claim_of(each) for each in taken if each["lease_owner"] is not None), None)
+
     def _take(self, rules: Rules, limit: int, at: sa.Connection) -> Sequence[sa.RowMapping]:
-        return at.execute(self._claim, claim_values(rules, limit)).mappings().all()
+        return self._take_by(self._claim, claim_values(rules, limit), at)
+
+    def _take_by(
+        self, statement: sa.Executable, bound: dict[str, object], at: sa.Connection
+    ) -> Sequence[sa.RowMapping]:
+        rows = at.execute(statement, bound).mappings().all()
+        calls = sum(row["lease_owner"] is not None for row in rows)
+        if self.is_sqlite and calls and bound["its_rate"] is not None:
+            at.execute(self._spend, {**bound, "its_calls": calls}).close()
+        return rows
 
     def settle(self, batch: Sequence[Settlement], *, actor: str) -> set[UUID]:
         """Write how steps ended; give the ids whose lease still held. `actor` goes to the journal.
@@ -119,11 +145,6 @@ class WorkStore(Database):
         insert = insert_releasing(surplus, Origin.SURPLUS, now, keeps=keeps, dialect=dialect)
         at.execute(insert).close()
 
-    def pause(self, kind: str, seconds: float, reason: str) -> None:
-        """Let no worker of the database claim rows of this kind for that long."""
-        bound = {"its_kind": kind, "its_seconds": seconds, "its_reason": reason}
-        self.writing(self._limit(), lambda at: at.execute(self._pause, bound).close())
-
     def predecessor_going(self, claimed: Tenancy) -> bool:
         """Whether an earlier tenancy of the workspace was there when this one's create was begun.
 
@@ -147,12 +168,13 @@ class WorkStore(Database):
         )
         return self.reading(self._limit(), lambda at: at.execute(going).first() is not None)
 
-    def busy(self, kind: str, within: float) -> bool:
-        """Whether anything is leased, open or due within that many seconds.
+    def busy(self, rules: Rules, within: float) -> bool:
+        """Whether anything is leased, left behind, open or due within that many seconds.
 
-        Waiting longer than that, for a vendor's pause too, or for a person, is not being busy.
+        Waiting longer than that, for a pause, a refused credential, a cap or the breaker, or for a
+        person, is not being busy.
         """
-        bound = {"its_kind": kind, "its_within": within}
+        bound = {**rule_values(rules), "its_within": within}
         return self.reading(
             self._limit(), lambda at: at.execute(self._busy, bound).first() is not None
         )
@@ -200,14 +222,19 @@ class WorkStore(Database):
         rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
         return [found for row in rows for found in notices_of(cast("Fields", row))]
 
-    def _limit(self) -> float:
-        return self.clock.monotonic() + STATEMENT_LIMIT
-
     # -- statements, built once -------------------------------------------------------------------
 
     @cached_property
     def _claim(self) -> sa.Executable:
-        return claim_statement(self.clock)
+        return claim_statement(self.clock, only=False, gated=not self.is_sqlite)
+
+    @cached_property
+    def _claim_only(self) -> sa.Executable:
+        return claim_statement(self.clock, only=True, gated=not self.is_sqlite)
+
+    @cached_property
+    def _spend(self) -> sa.Executable:
+        return spend_statement(self.clock)
 
     @cached_property
     def _settle_at_once(self) -> sa.Executable:
@@ -218,48 +245,24 @@ class WorkStore(Database):
         return settle_one_by_one(self.clock)
 
     @cached_property
-    def _pause(self) -> sa.Executable:
-        insert = sqlite.insert(vendor) if self.is_sqlite else postgresql.insert(vendor)
-        until = later(instant_of(self.clock), sa.bindparam("its_seconds", type_=sa.Float()))
-        insert = insert.values(
-            kind=sa.bindparam("its_kind"),
-            paused_until=until,
-            pause_reason=sa.bindparam("its_reason"),
-        )
-        said = insert.excluded.paused_until
-        shorter = vendor.c.paused_until > said
-        return insert.on_conflict_do_update(
-            index_elements=[vendor.c.kind],
-            set_={
-                "paused_until": sa.case((shorter, vendor.c.paused_until), else_=said),
-                "pause_reason": sa.case(
-                    (shorter, vendor.c.pause_reason), else_=insert.excluded.pause_reason
-                ),
-            },
-        )
-
-    @cached_property
     def _busy(self) -> sa.Executable:
         now = instant_of(self.clock)
         soon = later(now, sa.bindparam("its_within", type_=sa.Float()))
-        kind = sa.bindparam("its_kind", type_=sa.Text())
-        vendor_paused = sa.exists().where(
-            vendor.c.kind.in_([kind, sa.literal(FLEET)]),
-            sa.or_(vendor.c.paused, vendor.c.paused_until > soon),
+        in_flight = sa.select(t.c.id).where(
+            t.c.kind == room.kind, room.leased, room.lease_end > now
         )
         open_phase = t.c.phase.in_((Phase.PROVISIONING.value, Phase.UNRESOLVED.value))
-        return (
-            sa.select(sa.literal(1))
+        left = room.room_for(room.creates_left(now), room.releases_left(now))
+        waiting = (
+            judged(soon, left)
             .where(
-                t.c.kind == kind,
-                sa.not_(t.c.paused),
-                sa.or_(
-                    t.c.lease_expires_at > now,
-                    sa.and_(sa.or_(look_at <= soon, open_phase), sa.not_(vendor_paused)),
-                ),
+                sa.or_(t.c.lease_expires_at.is_not(None), look_at <= soon, open_phase),
+                sa.not_(room.is_shut(soon, sa.false())),
             )
-            .limit(1)
+            .subquery()
         )
+        moves = sa.select(waiting.c.id).where(waiting.c.verdict != Verdict.HELD.value)
+        return sa.select(sa.literal(1)).where(sa.or_(sa.exists(in_flight), sa.exists(moves)))
 
 
 def _one_for_each_row(batch: Sequence[Settlement]) -> list[list[Settlement]]:

@@ -6,6 +6,7 @@ idempotency keys: the same create twice is two files. Making one takes a moment 
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -62,6 +63,25 @@ class Endless(Unhurried):
     async def provision(self, tenancy: Tenancy) -> Provisioned:
         await asyncio.Event().wait()
         return Provisioned("never")
+
+
+class Killer(DirectoryVendor):
+    """Its process does not outlive a call about the workspace `killer`."""
+
+    time_limit = timedelta(seconds=1)
+    pause = 0.3
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        self._end_with(tenancy)
+        return await super().provision(tenancy)
+
+    async def find(self, tenancy: Tenancy) -> External | None:
+        self._end_with(tenancy)
+        return await super().find(tenancy)
+
+    def _end_with(self, tenancy: Tenancy) -> None:
+        if tenancy.workspace_id == "killer":
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Blocking(DirectoryVendor):

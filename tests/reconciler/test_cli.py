@@ -115,6 +115,18 @@ def test_run_until_idle_does_what_is_wanted_and_says_what_it_watches(shell: Shel
     assert "Traceback" not in done.stderr
 
 
+def test_a_cap_on_live_tenancies_holds_the_rest_and_says_so(shell: Shell) -> None:
+    shell.install("a", "b", "c")
+    capped = ("run", "adapter:DirectoryVendor", "--exit-when-idle")
+    done = shell.run(*capped, "--max-live", "1")
+    assert (done.returncode, len(shell.resources())) == (0, 1)
+    assert "directory: 2 workspaces wait for a cap, --max-live" in done.stderr
+    assert shell.run(*capped, NIMBLE_MAX_CREATES_PER_HOUR="2").returncode == 0
+    assert len(shell.resources()) == 2
+    assert shell.run(*capped).returncode == 0
+    assert len(shell.resources()) == 3
+
+
 def test_an_empty_database_is_named(shell: Shell) -> None:
     done = shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle")
     assert done.returncode == 0
@@ -399,14 +411,20 @@ def test_the_defaults_are_what_the_documentation_says(monkeypatch: pytest.Monkey
     assert (settings.poll, settings.drain, settings.grace) == (1.0, 10.0, 24 * 3600.0)
     assert (settings.backoff_first, settings.backoff_longest) == (1.0, 600.0)
     assert settings.max_creates == 5
+    assert (settings.max_live, settings.max_creates_per_hour) == (None, None)
     assert Limits() == Limits(
         concurrency=20,
         poll=1.0,
         grace=24 * 3600.0,
         drain=10.0,
         max_creates=5,
+        max_live=None,
+        max_creates_per_hour=None,
+        release_share=0.25,
+        release_least=10,
         backoff=Backoff(1.0, 600.0),
     )
+    assert (Vendor.max_concurrency, Vendor.max_rate) == (None, None)
     assert Vendor.time_limit.total_seconds() == 10.0
     assert Vendor.time_limit.total_seconds() * LEASES_PER_LIMIT == 30.0
     assert Vendor.lag.total_seconds() == 10.0

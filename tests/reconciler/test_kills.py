@@ -39,10 +39,13 @@ class Scene:
             self.host.ready(Workspace(name), "directory", Reason.INSTALL, {}, until=until)
 
     @contextmanager
-    def worker(self, adapter: str, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
+    def worker(
+        self, adapter: str, *arguments: str, concurrency: int = 5
+    ) -> "Iterator[subprocess.Popen[bytes]]":
+        target = f"directory_vendor:{adapter}"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("NIMBLE_")}
         process = subprocess.Popen(
-            [PROGRAM, "run", f"directory_vendor:{adapter}", "--concurrency", "5", *arguments],
+            [PROGRAM, "run", target, "--concurrency", str(concurrency), *arguments],
             cwd=self._here,
             env={
                 **inherited,
@@ -141,3 +144,22 @@ def test_two_worker_processes_at_once_make_one_resource_for_each_workspace(scene
     assert scene.phases() == {"ready": 200}
     assert len(scene.marks()) == 200
     assert scene.marks() == scene.keys()
+
+
+def test_a_row_that_kills_its_worker_is_quarantined_after_three_and_harms_no_other(
+    scene: Scene,
+) -> None:
+    scene.install(["killer", *(f"ws-{number}" for number in range(9))])
+    killed = 0
+    ended = -signal.SIGKILL
+    while ended == -signal.SIGKILL:
+        with scene.worker("Killer", "--exit-when-idle", concurrency=10) as process:
+            ended = process.wait(timeout=60)
+        killed += ended == -signal.SIGKILL
+    assert (ended, killed) == (0, 3)
+    assert scene.phases() == {"ready": 9, "stalled": 1}
+    stalled = sa.select(tenancy.c.workspace_id, tenancy.c.reason, tenancy.c.reclaims).where(
+        tenancy.c.phase == "stalled"
+    )
+    assert list(map(tuple, scene._read(stalled))) == [("killer", "Quarantined", 3)]
+    assert len(scene.marks()) == 9

@@ -21,7 +21,7 @@ from nimble_lifecycle.errors import (
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.calls import Ended
-from nimble_lifecycle.reconciler.outcome import behind, settlement
+from nimble_lifecycle.reconciler.outcome import PROOF, behind, refused_to_all, settlement
 from nimble_lifecycle.reconciler.settled import MAX_DETAILS, Policy, pause_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Step
@@ -294,10 +294,39 @@ def test_the_resource_of_an_update_that_failed_stays_ready(end: str) -> None:
 def test_an_error_of_the_whole_vendor_leaves_attempts_unchanged(step: Step, end: str) -> None:
     settled = settlement(claim_of(step), ENDS[end], POLICY)
     assert settled.attempts == 2
-    pause = pause_of(ENDS[end])
-    assert pause is not None
+    assert pause_of(ENDS[end]) is not None
     assert settled.delay is not None
-    assert settled.delay >= pause[0]
+    assert POLICY.backoff.first <= settled.delay <= 2 * POLICY.backoff.first, "the kind is paused"
+
+
+@pytest.mark.parametrize("end", [None, *ENDS])
+@pytest.mark.parametrize("step", list(Step))
+def test_only_what_the_vendor_answered_proves_the_credential(step: Step, end: str | None) -> None:
+    ended = None if end is None else ENDS[end]
+    proven = settlement(claim_of(step), ended, POLICY).outcome in PROOF
+    if isinstance(ended, Exception):
+        assert proven == (
+            (isinstance(ended, Gone) and step in (Step.FIND, Step.RELEASE))
+            or (isinstance(ended, NameConflict) and step is Step.FIND)
+        )
+    elif isinstance(ended, (Provisioned, InProgress)) and step in (Step.CREATE, Step.UPDATE):
+        assert proven
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_credential_refused_to_all_rows_is_no_rows_attempt(step: Step) -> None:
+    claim = claim_of(step)
+    alone = settlement(claim, CredentialError("401"), POLICY)
+    assert (alone.reason, alone.attempts) == ("PermissionDenied", 3)
+    to_all = refused_to_all(alone, claim, POLICY)
+    assert (to_all.reason, to_all.attempts, to_all.phase) == ("CredentialRefused", 2, alone.phase)
+    assert to_all.delay is not None
+    assert to_all.delay <= 2 * POLICY.backoff.first
+
+
+def test_a_look_up_that_finds_nothing_after_a_refused_credential_lets_the_create_go_on() -> None:
+    claim = claim_of(Step.FIND, reason="CredentialRefused")
+    assert settlement(claim, None, POLICY).phase is Phase.PENDING
 
 
 @pytest.mark.parametrize(

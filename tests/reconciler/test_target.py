@@ -44,6 +44,21 @@ class WrongLag(Good):
 class WrongRepeatable(Good):
     repeatable = timedelta(0)
 
+class NoConcurrency(Good):
+    max_concurrency = 0
+
+class HalfConcurrency(Good):
+    max_concurrency = 2.5
+
+class NoRate(Good):
+    max_rate = 0.0
+
+class EndlessRate(Good):
+    max_rate = float("inf")
+
+class WordyRate(Good):
+    max_rate = "5/s"
+
 class WrongModel(Good):
     params_model = dict
 
@@ -123,6 +138,11 @@ def test_a_class_or_an_instance_is_found_in_the_working_directory(
         ("adapters:NoLimit", "time_limit above zero"),
         ("adapters:WrongLag", "lag of zero or more"),
         ("adapters:WrongRepeatable", "repeatable above zero"),
+        ("adapters:NoConcurrency", "max_concurrency of one or more"),
+        ("adapters:HalfConcurrency", "max_concurrency of one or more"),
+        ("adapters:NoRate", "max_rate above zero"),
+        ("adapters:EndlessRate", "max_rate above zero"),
+        ("adapters:WordyRate", "max_rate above zero"),
         ("adapters:WrongModel", "pydantic model as params_model"),
         ("adapters:WrongRelease", "on_release 'delete' or 'keep'"),
         ("adapters:Abstract", "cannot be made without arguments: TypeError"),

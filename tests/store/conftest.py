@@ -51,6 +51,7 @@ class Rig:
         for table in (t, call, journal, vendor):
             statement = sa.delete(table)
             self.work.writing(self.soon(), lambda at, s=statement: at.execute(s).close())
+        self.work.enter(KIND)
 
     # -- the host --------------------------------------------------------------------------------
 
@@ -76,11 +77,18 @@ class Rig:
     # -- the worker ------------------------------------------------------------------------------
 
     def claim(self, limit: int = 10, **changed: object) -> list[Claim]:
-        return self.work.claim(replace(RULES, **changed), limit)  # type: ignore[arg-type]
+        """Take what a worker would: rows nobody has, and one by one those somebody left behind."""
+        rules = replace(RULES, **changed)  # type: ignore[arg-type]
+        left = self.work.attention(rules.kind).suspects
+        alone = [self.work.claim_only(rules, row) for row in left]
+        return [*filter(None, alone), *self.work.claim(rules, limit)]
 
     def claim_one(self, **changed: object) -> Claim:
         (claim,) = self.claim(**changed)
         return claim
+
+    def busy(self, within: float = 10.0, **changed: object) -> bool:
+        return self.work.busy(replace(RULES, **changed), within)  # type: ignore[arg-type]
 
     def settle(self, claim: Claim, phase: Phase, **more: object) -> bool:
         settled = self.work.settle([self.settlement(claim, phase, **more)], actor="me")

@@ -304,9 +304,23 @@ def test_an_operation_is_polled_when_it_is_due_and_says_when_it_is_overdue(rig) 
     rig.clock.advance(5)
     claim = rig.claim_one()
     assert (claim.step, claim.overdue) == (Step.POLL, False)
-    rig.settle(claim, Phase.PROVISIONING, **operation)
+    rig.settle(claim, Phase.PROVISIONING, **{**operation, "delay": 95.0})
     rig.clock.advance(95)
     assert rig.claim_one().overdue, "a poll does not move the deadline"
+
+
+def test_an_operation_nobody_could_ask_about_has_its_time_all_the_same(rig) -> None:
+    rig.ready()
+    operation = {"operation_id": "op", "operation_limit": 100.0, "delay": 5.0}
+    rig.settle(rig.claim_one(), Phase.PROVISIONING, **operation)
+    rig.work.pause("acme", 3600.0, "VendorUnavailable")
+    rig.clock.advance(3600)
+    claim = rig.claim_one()
+    assert not claim.overdue
+    assert rig.row()["operation_deadline_at"] == rig.after(95)
+    rig.settle(claim, Phase.PROVISIONING, **{**operation, "delay": 95.0})
+    rig.clock.advance(95)
+    assert rig.claim_one().overdue
 
 
 def test_a_worker_that_died_polling_is_followed_by_a_poll_of_the_same_operation(rig) -> None:
@@ -458,7 +472,7 @@ def test_a_create_that_succeeds_while_a_release_is_asked_for_is_released_after_t
     rig.claim()
     rig.clock.advance(60)
     rig.settle(rig.claim_one(), Phase.READY, external_id="x1", finished=True)
-    assert rig.work.busy("acme", 0.0), "looked at once, for its grace"
+    assert rig.busy(0.0), "looked at once, for its grace"
     assert rig.claim() == []
     assert rig.row()["release_after"] == rig.after(3600 - 60)
     rig.clock.advance(3600)
@@ -595,8 +609,8 @@ def test_a_resource_noted_while_another_has_the_row_is_used_when_that_one_gives_
 def test_waiting_out_a_long_pause_of_the_vendor_is_not_being_busy(rig) -> None:
     rig.ready()
     rig.work.pause("acme", 60.0, "RateLimited")
-    assert not rig.work.busy("acme", within=10.0)
-    assert rig.work.busy("acme", within=60.0)
+    assert not rig.busy(within=10.0)
+    assert rig.busy(within=60.0)
 
 
 def test_paused_rows_and_kinds_and_other_kinds_are_left_alone(rig) -> None:
@@ -642,7 +656,7 @@ def test_rows_that_need_no_call_do_not_hold_up_the_others(rig) -> None:
 
 def test_busy_until_nothing_is_leased_open_or_due(rig) -> None:
     def busy(within: float = 10.0) -> bool:
-        return rig.work.busy("acme", within)
+        return rig.busy(within)
 
     assert not busy()
     rig.ready()

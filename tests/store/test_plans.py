@@ -7,7 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.errors import RekeyNeeded
+from nimble_lifecycle.protocol import Workspace
 from nimble_lifecycle.store.models import tenancy as t
+from tests.store.conftest import RULES
 
 IDLE = 2000
 
@@ -101,4 +103,36 @@ def test_a_ready_that_names_a_new_tenant_is_refused_by_the_live_index(plans: Pla
 
     plan = plans.of(refused, on=plans.rig.intents)
     assert "uq_nimble_tenancy_live" in plan
+
+
+def test_a_claim_with_something_to_count_reads_no_more_rows(plans: Plans) -> None:
+    plans.rig.ready(workspace=Workspace("new"))
+
+    def claim() -> None:
+        assert len(plans.rig.claim(max_concurrency=5, max_rate=5.0)) == 1
+
+    plan = plans.of(claim, on=plans.rig.work)
+    assert "ix_nimble_tenancy_leased" in plan
+    assert not scans_all(plan), plan
+
+
+def test_a_look_for_suspects_reads_leases_and_the_claim_of_one_its_row(plans: Plans) -> None:
+    look = plans.of(lambda: plans.rig.work.attention("acme"), on=plans.rig.work)
+    assert "ix_nimble_tenancy_leased" in look
+    assert not scans_all(look), look
+    row = plans.rig.rows()[0]["id"]
+    claim = plans.of(lambda: plans.rig.work.claim_only(RULES, row), on=plans.rig.work)
+    assert not scans_all(claim), claim
+
+
+def test_a_probe_reads_the_rows_that_are_due(plans: Plans) -> None:
+    plan = plans.of(lambda: plans.rig.work.take_probe(RULES), on=plans.rig.work)
+    assert "ix_nimble_tenancy_look" in plan
+    assert not scans_all(plan), plan
+
+
+def test_a_release_that_is_counted_reads_those_of_the_window_only(plans: Plans) -> None:
+    plans.rig.removing()
+    plan = plans.of(lambda: plans.rig.claim(grace=0.0), on=plans.rig.work)
+    assert "ix_nimble_tenancy_ending" in plan or "ix_nimble_tenancy_gone" in plan
     assert not scans_all(plan), plan

@@ -43,6 +43,8 @@ def run(
     grace: str | None = None,
     poll: str | None = None,
     drain: str | None = None,
+    max_live: int | None = None,
+    max_creates_per_hour: int | None = None,
     exit_when_idle: bool = False,
 ) -> int:
     """Reconcile, for ever.
@@ -64,6 +66,10 @@ def run(
         Longest time between two looks at the database (default 1s).
     drain
         How long SIGTERM waits for calls in flight (default 10s).
+    max_live
+        Tenancies that may exist; no further one is begun (default: any number).
+    max_creates_per_hour
+        Tenancies that may be begun within an hour (default: any number).
     exit_when_idle
         End once nothing is due or in flight.
     """
@@ -74,6 +80,8 @@ def run(
         grace=grace,
         poll=poll,
         drain=drain,
+        max_live=max_live,
+        max_creates_per_hour=max_creates_per_hour,
     )
     vendor = load_vendor(target)
     store = WorkStore(settings.database_url.get_secret_value(), connections=DATABASE_THREADS)
@@ -143,6 +151,8 @@ def _limits(settings: WorkerSettings) -> Limits:
         grace=settings.grace,
         drain=settings.drain,
         max_creates=settings.max_creates,
+        max_live=settings.max_live,
+        max_creates_per_hour=settings.max_creates_per_hour,
         backoff=Backoff(settings.backoff_first, settings.backoff_longest),
     )
 

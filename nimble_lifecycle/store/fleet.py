@@ -1,0 +1,380 @@
+"""What is known of a vendor as a whole, shared by all workers of a database (`nimble_vendor`)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, partial
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from nimble_lifecycle.protocol import Why
+from nimble_lifecycle.store import room
+from nimble_lifecycle.store.claims import Rules, judged, rule_values
+from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store.models import FLEET, journal, look_at, vendor
+from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.ports import instant_of
+from nimble_lifecycle.store.types import later, least
+from nimble_lifecycle.store.verdicts import CALLING, Room, Verdict, is_verdict, reclaimed
+
+SUSPECTS = 100
+"""Suspects that are told at a time."""
+
+LONGEST_PROBE = 60
+"""Longest time between two probes of a refused credential, in seconds; the first waits one."""
+
+_REFUSED = (Why.CREDENTIAL_REFUSED.value, Why.PERMISSION_DENIED.value)
+
+STATEMENT_LIMIT = 30.0
+"""Seconds a worker's statement may take; a worker has time, but not for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What holds rows of a kind back, or would, whatever they are themselves."""
+
+    kind: str
+    paused: bool = False
+    """An operator's pause of the kind."""
+    fleet_paused: bool = False
+    """An operator's pause of every kind."""
+    paused_until: datetime | None = None
+    """The vendor's own pause; None where it is over, or never was."""
+    pause_reason: str | None = None
+    """`RateLimited` or `VendorUnavailable`, while `paused_until` is set."""
+    halted_at: datetime | None = None
+    """Since when the vendor refuses the credential, so that only probes are called."""
+    breaker_opened_at: datetime | None = None
+    """Since when no release is started, until `approve`."""
+    sweep_breaker_opened_at: datetime | None = None
+    """Since when sweeps only report, until `approve`."""
+    fleet: int = 0
+    """Tenancies with a resource, as last counted: what the breaker measures releases by."""
+    releases: int = 0
+    """Releases started within 24 hours and since the last approval."""
+    live: int = 0
+    """Tenancies begun and neither released nor retired: what `--max-live` caps."""
+    creates: int = 0
+    """Tenancies begun within the hour: what `--max-creates-per-hour` caps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What a worker must see to before it takes ordinary rows."""
+
+    halted: bool = False
+    """Whether the vendor refuses the credential."""
+    suspects: tuple[UUID, ...] = ()
+    """Rows whose last owner did not settle them; a hundred at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What was counted for the breaker and the caps."""
+
+    breaker_opened_at: datetime | None = None
+    releases: int = 0
+    """Releases that are due and for which the breaker leaves no room."""
+    creates: int = 0
+    """First creates that are due and for which the caps leave no room."""
+
+
+class FleetStore(Database):
+    """The part of the store that knows vendors rather than rows."""
+
+    def enter(self, kind: str) -> None:
+        """Make the vendor's row, which claims count by; a worker does so once, when it starts.
+
+        A refused credential is probed at once: whoever starts a worker may have mended it.
+        """
+        self._vendor_write(self._enter, {"its_kind": kind})
+
+    def conditions(self, kind: str) -> Conditions:
+        """Say what holds rows of this kind back."""
+        bound = {"its_kind": kind}
+        found = self.reading(
+            self._limit(), lambda at: at.execute(self._conditions, bound).mappings().one()
+        )
+        return Conditions(**{**found, "kind": kind})
+
+    def attention(self, kind: str) -> Attention:
+        """Say what a worker must see to first; nothing while nothing may be called."""
+        bound = {"its_kind": kind, "its_probing": False}
+        found = self.reading(self._limit(), lambda at: at.execute(self._attention, bound).all())
+        return Attention(
+            halted=any(row.halted for row in found),
+            suspects=tuple(row.id for row in found if row.id is not None),
+        )
+
+    def pause(self, kind: str, seconds: float, reason: str) -> None:
+        """Let no worker of the database claim rows of this kind for that long."""
+        self._vendor_write(
+            self._pause, {"its_kind": kind, "its_seconds": seconds, "its_reason": reason}
+        )
+
+    def refused(self, kind: str, row: UUID, proof: Collection[str]) -> bool:
+        """Note that the vendor refused the credential; give whether it does so for all rows.
+
+        One row that meets it is refused alone. Two different ones, with no outcome that is `proof`
+        of the credential in the journal between, halt the kind: only probes are called.
+        """
+        bound = {"its_kind": kind, "its_row": row, "its_proof": sorted(proof)}
+        return self._vendor_write(self._refused, bound) is not None
+
+    def take_probe(self, rules: Rules) -> UUID | None:
+        """Give the row to try a refused credential on, if it is time; no other worker gets one.
+
+        Rows that never met the refusal come first, else they take turns. Nobody else gets a probe
+        for the length of a lease, or until `probed` says how this one ended.
+        """
+        row = self._vendor_write(self._take_probe, {**rule_values(rules), "its_probing": True})
+        return row if isinstance(row, UUID) else None
+
+    def probed(self, kind: str, row: UUID, *, proven: bool) -> None:
+        """Say how a probe ended: resume the kind, or let the next probe wait, a minute at most."""
+        bound = {"its_kind": kind, "its_row": row}
+        self._vendor_write(self._resume if proven else self._probe_later, bound)
+
+    def count(self, rules: Rules) -> Held:
+        """Count the fleet, and open the breaker where more releases are due than may be started.
+
+        Writes nothing where nothing changed.
+        """
+        bound = rule_values(rules)
+        found = self.reading(
+            self._limit(), lambda at: at.execute(self._count, bound).mappings().one()
+        )
+        opens = found["releases"] > 0 and found["breaker_opened_at"] is None
+        if opens or found["fleet"] != found["counted"]:
+            counted = {"its_fleet": found["counted"], "its_approval": found["breaker_approved_at"]}
+            self._vendor_write(self._counted, {**bound, **counted, "its_opening": opens})
+        opened_at = found["now"] if opens else found["breaker_opened_at"]
+        return Held(opened_at, found["releases"], found["creates"])
+
+    def _limit(self) -> float:
+        return self.clock.monotonic() + STATEMENT_LIMIT
+
+    def _vendor_write(self, statement: sa.Executable, bound: dict[str, object]) -> object:
+        return self.writing(self._limit(), partial(_first_value, statement, bound))
+
+    # -- statements, built once -------------------------------------------------------------------
+
+    @cached_property
+    def _conditions(self) -> sa.Executable:
+        now = instant_of(self.clock)
+        one = sa.select(sa.literal(1)).subquery("one")
+        whole = vendor.alias("whole")
+        v = vendor.c
+        waiting = v.paused_until > now
+        return (
+            sa.select(
+                sa.func.coalesce(v.paused, sa.false()).label("paused"),
+                sa.func.coalesce(whole.c.paused, sa.false()).label("fleet_paused"),
+                sa.case((waiting, v.paused_until)).label("paused_until"),
+                sa.case((waiting, v.pause_reason)).label("pause_reason"),
+                v.halted_at,
+                v.breaker_opened_at,
+                v.sweep_breaker_opened_at,
+                sa.func.coalesce(v.fleet, 0).label("fleet"),
+                room.releases(now).label("releases"),
+                room.live().label("live"),
+                room.creates(now).label("creates"),
+            )
+            .select_from(one)
+            .outerjoin(vendor, v.kind == room.kind)
+            .outerjoin(whole, whole.c.kind == FLEET)
+        )
+
+    @cached_property
+    def _enter(self) -> sa.Executable:
+        insert = sqlite.insert(vendor) if self.is_sqlite else postgresql.insert(vendor)
+        return insert.values(kind=room.kind).on_conflict_do_update(
+            index_elements=[vendor.c.kind],
+            set_={"probe_at": instant_of(self.clock)},
+            where=vendor.c.halted_at.is_not(None),
+        )
+
+    @cached_property
+    def _attention(self) -> sa.Executable:
+        now = instant_of(self.clock)
+        suspects = (
+            sa.select(t.c.id)
+            .where(
+                t.c.kind == room.kind,
+                reclaimed,
+                room.lease_end <= now,
+                sa.not_(t.c.paused),
+                t.c.retired_at.is_(None),
+                sa.not_(room.is_shut(now, sa.false())),
+            )
+            .limit(SUSPECTS)
+            .subquery("suspects")
+        )
+        return (
+            sa.select(vendor.c.halted_at.is_not(None).label("halted"), suspects.c.id)
+            .select_from(vendor.outerjoin(suspects, sa.true()))
+            .where(vendor.c.kind == room.kind)
+        )
+
+    @cached_property
+    def _pause(self) -> sa.Executable:
+        insert = sqlite.insert(vendor) if self.is_sqlite else postgresql.insert(vendor)
+        until = later(instant_of(self.clock), sa.bindparam("its_seconds", type_=sa.Float()))
+        insert = insert.values(
+            kind=sa.bindparam("its_kind"),
+            paused_until=until,
+            pause_reason=sa.bindparam("its_reason"),
+        )
+        said = insert.excluded.paused_until
+        shorter = vendor.c.paused_until > said
+        return insert.on_conflict_do_update(
+            index_elements=[vendor.c.kind],
+            set_={
+                "paused_until": sa.case((shorter, vendor.c.paused_until), else_=said),
+                "pause_reason": sa.case(
+                    (shorter, vendor.c.pause_reason), else_=insert.excluded.pause_reason
+                ),
+            },
+        )
+
+    @cached_property
+    def _refused(self) -> sa.Executable:
+        # Each value is computed again from what another worker has just written: of two rows that
+        # are refused at once, one is the second.
+        now, v = instant_of(self.clock), vendor.c
+        row = sa.bindparam("its_row", type_=sa.Uuid())
+        proven = sa.exists().where(
+            journal.c.id > v.refused_mark,
+            journal.c.kind == v.kind,
+            journal.c.outcome.in_(sa.bindparam("its_proof", expanding=True)),
+        )
+        halted = v.halted_at.is_not(None)
+        alone = sa.or_(v.refused_id.is_(None), v.refused_id == row, proven)
+        last = sa.select(sa.func.coalesce(sa.func.max(journal.c.id), 0)).scalar_subquery()
+        return (
+            sa.update(vendor)
+            .where(v.kind == room.kind)
+            .values(
+                refused_id=sa.case((halted, v.refused_id), (alone, row), else_=v.refused_id),
+                refused_mark=sa.case((halted, v.refused_mark), (alone, last), else_=v.refused_mark),
+                halted_at=sa.case((halted, v.halted_at), (alone, sa.null()), else_=now),
+                probe_at=sa.case((sa.or_(halted, alone), v.probe_at), else_=later(now, 1.0)),
+                probes=sa.case((sa.or_(halted, alone), v.probes), else_=0),
+            )
+            .returning(v.halted_at)
+        )
+
+    @cached_property
+    def _take_probe(self) -> sa.Executable:
+        now, v = instant_of(self.clock), vendor.c
+        last = vendor.alias("last")
+        before = sa.select(last.c.probe_id).where(last.c.kind == room.kind).scalar_subquery()
+        creates, releases = room.creates_left(now), room.releases_left(now)
+        due = (
+            judged(now, room.room_for(creates, releases), t.c.reason)
+            .where(
+                look_at <= now,
+                sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now),
+                sa.not_(room.is_shut(now, sa.true())),
+            )
+            .subquery("due")
+        )
+        met = sa.func.coalesce(due.c.reason.in_([*_REFUSED]), sa.false())
+        candidate = (
+            sa.select(due.c.id)
+            .where(is_verdict(due.c.verdict, *CALLING))
+            .order_by(
+                sa.case((met, 1), else_=0), sa.case((due.c.id <= before, 1), else_=0), due.c.id
+            )
+            .limit(1)
+            .cte("candidate")
+        )
+        lease = sa.bindparam("its_lease", type_=sa.Float())
+        return (
+            sa.update(vendor)
+            .where(
+                v.kind == room.kind,
+                v.halted_at.is_not(None),
+                v.probe_at <= now,
+                sa.exists(sa.select(candidate.c.id)),
+            )
+            .values(
+                probe_id=sa.select(candidate.c.id).scalar_subquery(),
+                probe_at=later(now, lease),
+                probes=v.probes + 1,
+            )
+            .returning(v.probe_id)
+        )
+
+    @cached_property
+    def _resume(self) -> sa.Executable:
+        return (
+            sa.update(vendor)
+            .where(vendor.c.kind == room.kind, vendor.c.halted_at.is_not(None))
+            .values(halted_at=None, refused_id=None, probes=0, resumed_at=instant_of(self.clock))
+        )
+
+    @cached_property
+    def _probe_later(self) -> sa.Executable:
+        v = vendor.c
+        doublings = least(v.probes - 1, sa.literal(6))
+        wait = least(sa.literal(1).bitwise_lshift(doublings), sa.literal(LONGEST_PROBE))
+        return (
+            sa.update(vendor)
+            .where(
+                v.kind == room.kind,
+                v.halted_at.is_not(None),
+                v.probe_id == sa.bindparam("its_row", type_=sa.Uuid()),
+            )
+            .values(probe_at=later(instant_of(self.clock), wait))
+        )
+
+    @cached_property
+    def _count(self) -> sa.Executable:
+        now, v = instant_of(self.clock), vendor.c
+        creates, releases = room.creates_left(now), room.releases_left(now)
+        ends = self._held(now, Room(creates=sa.true(), releases=releases >= 1))
+        begins = self._held(now, Room(creates=creates >= 1, releases=sa.true()))
+        return sa.select(
+            now.label("now"),
+            v.fleet,
+            v.breaker_opened_at,
+            v.breaker_approved_at,
+            room.fleet(now).label("counted"),
+            sa.case((releases < 1, ends), else_=0).label("releases"),
+            sa.case((creates < 1, begins), else_=0).label("creates"),
+        ).where(v.kind == room.kind)
+
+    @staticmethod
+    def _held(now: room.Moment, left: Room) -> room.Number:
+        due = judged(now, left).where(look_at <= now, t.c.lease_expires_at.is_(None)).subquery()
+        held = sa.select(sa.func.count()).where(is_verdict(due.c.verdict, Verdict.HELD))
+        return held.scalar_subquery()
+
+    @cached_property
+    def _counted(self) -> sa.Executable:
+        v = vendor.c
+        approval = sa.bindparam("its_approval", type_=v.breaker_approved_at.type)
+        # What was counted before an approval does not open what it has just closed.
+        opening = sa.and_(
+            sa.bindparam("its_opening", type_=sa.Boolean()),
+            v.breaker_approved_at.is_not_distinct_from(approval),
+            v.breaker_opened_at.is_(None),
+        )
+        return (
+            sa.update(vendor)
+            .where(v.kind == room.kind)
+            .values(
+                fleet=sa.bindparam("its_fleet", type_=sa.Integer()),
+                breaker_opened_at=sa.case(
+                    (opening, instant_of(self.clock)), else_=v.breaker_opened_at
+                ),
+            )
+        )
+
+
+def _first_value(statement: sa.Executable, bound: dict[str, object], at: sa.Connection) -> object:
+    result = at.execute(statement, bound)
+    return result.scalars().first() if result.returns_rows else None
