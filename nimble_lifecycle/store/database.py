@@ -9,7 +9,7 @@ cancel, no rollback, no second wait); on SQLite the busy time-out ends.
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -160,19 +160,22 @@ class Database:
         if not self.is_sqlite:
             with self._connected(until) as connection:
                 return work(connection)
+        return self.transacting(until, work)
+
+    def transacting(self, until: float, work: "Callable[[Connection], T]") -> T:
+        """Run several writes that belong together as one transaction, on either database.
+
+        For what is rare: on PostgreSQL it costs round trips, and others wait for its locks. To meet
+        no deadlock, lock a tenancy before its vendor.
+        """
+        if not self.is_sqlite:
+            with self._connected(until) as connection:
+                return _in_transaction(connection, "BEGIN", work)
         if not self._writer.acquire(timeout=max(0.0, until - self.clock.monotonic())):
             raise StoreUnavailable(f"{self.location} is busy; call again")
         try:
             with self._connected(until) as connection:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-                try:
-                    result = work(connection)
-                    connection.exec_driver_sql("COMMIT")
-                except BaseException:
-                    if connection.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
-                        connection.exec_driver_sql("ROLLBACK")
-                    raise
-                return result
+                return _in_transaction(connection, "BEGIN IMMEDIATE", work)
         finally:
             self._writer.release()
 
@@ -270,3 +273,16 @@ class Database:
         """Close idle connections; those in use close when their call ends."""
         self._closed = True
         self.engine.dispose()
+
+
+def _in_transaction(connection: "Connection", begin: str, work: "Callable[[Connection], T]") -> T:
+    connection.exec_driver_sql(begin)
+    try:
+        result = work(connection)
+        connection.exec_driver_sql("COMMIT")
+    except BaseException:
+        if not connection.invalidated:
+            with suppress(DBAPIError):  # SQLite rolls back by itself, for one when the disk is full
+                connection.exec_driver_sql("ROLLBACK")
+        raise
+    return result
