@@ -112,9 +112,9 @@ def _checked(result: object) -> Ended:
     """Refuse what the types rule out and no row can hold."""
     match result:
         case Provisioned(external_id=name) | External(external_id=name):
-            fine = _is_id(name)
+            fine = is_id(name)
         case InProgress(operation_id=name):
-            fine = _is_id(name)
+            fine = is_id(name)
         case Released() | None:
             fine = True
         case _:
@@ -127,7 +127,8 @@ def _checked(result: object) -> Ended:
     )
 
 
-def _is_id(name: object) -> bool:
+def is_id(name: object) -> bool:
+    """Whether a row can hold this as an id at the vendor."""
     if not isinstance(name, str) or not name.strip():
         return False
     return len(name) <= MAX_ID and _UNPRINTABLE.search(name) is None

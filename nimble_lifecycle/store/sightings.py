@@ -73,13 +73,22 @@ class Sighting:
     last_at: datetime
     acted_at: datetime | None = None
 
+    @property
+    def counting(self) -> int:
+        """The strikes on which to act: none where that was done."""
+        return self.strikes if self.acted_at is None else 0
+
+    def is_counted(self, now: datetime) -> bool:
+        """Whether the breaker counts what was done about it."""
+        return self.acted_at is not None and self.acted_at > now - WINDOW
+
 
 def seen_again(known: Sighting | None, now: datetime, apart: float) -> Sighting:
     """Give what a sighting becomes when it is seen at `now`; the same object where nothing new."""
     if known is None:
         return Sighting(1, now, now)
-    if known.acted_at is not None:  # the breaker counts it for as long as its window is
-        return known if known.acted_at > now - WINDOW else Sighting(1, now, now)
+    if known.acted_at is not None:
+        return known if known.is_counted(now) else Sighting(1, now, now)
     if known.strikes < CONFIRMED and known.last_at <= now - timedelta(seconds=apart):
         return replace(known, strikes=known.strikes + 1, last_at=now)
     return known
@@ -191,7 +200,7 @@ class SightingStore:
         known = self.sightings(kind, sort)
         if _news(known, subjects, self.instant(), apart):
             known = self._transact(write)
-        return {name: 0 if known[name].acted_at else known[name].strikes for name in subjects}
+        return {name: known[name].counting for name in subjects}
 
     def forget(self, kind: str, sort: Sort, subjects: Collection[str]) -> None:
         """Take back what was seen and is no longer so; what the breaker counts stays."""

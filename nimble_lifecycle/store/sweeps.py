@@ -85,6 +85,7 @@ class Loose:
     """A resource under a whole key of ours that no row has. `of` is the row the key names."""
 
     external_id: str
+    owner_id: str
     named: UUID
     of: Keyed | None
     created_at: datetime
@@ -103,8 +104,7 @@ class SweepStore(SightingStore):
 
     def owner_id(self) -> str:
         """Read the first part of every key of this deployment."""
-        its = sa.select(deployment.c.owner_id)
-        return self._read(lambda at: str(at.execute(its).scalar_one()))
+        return self._read(_owner_id)
 
     def paused(self, kind: str) -> str | None:
         """Say why the vendor is to be left alone now; None: it is not."""
@@ -237,6 +237,8 @@ class SweepStore(SightingStore):
             of = None if loose.of is None else self._keyed_locked(at, loose.named)
             if (of is None) != (loose.of is None) or (of is not None and of.is_open):
                 return Act.CHANGED
+            if _owner_id(at) != loose.owner_id:  # it is a copy's database by now
+                return Act.CHANGED
             act, now = self._let_pass(
                 at, kind, Sort.ORPHAN, loose.external_id, allowed=allowed, in_turn=True
             )
@@ -283,6 +285,10 @@ class SweepStore(SightingStore):
 
 class _Unchanged(Exception):
     """Ends a transaction whose act turned out to be none, so that it is not counted either."""
+
+
+def _owner_id(at: sa.Connection) -> str:
+    return str(at.execute(sa.select(deployment.c.owner_id)).scalar_one())
 
 
 def _retired(row: Row, now: datetime) -> sa.Update:
