@@ -82,3 +82,15 @@ class WorkerSettings(BaseSettings):
     """Longest back-off."""
     max_creates: int = Field(default=5, ge=1)
     """Creates a row may begin without a certain outcome."""
+    sweep_every: Duration = Field(default=3600.0, ge=0)
+    """Between two sweeps of a worker; 0: it does not sweep."""
+    stale_after: Duration = Field(default=30 * 86400.0, gt=0)
+    """Silence of a workspace that sweeps report."""
+    release_stale_after: Duration | None = Field(default=None, ge=7 * 86400.0)
+    """Silence of a workspace after which sweeps ask for its release; None: never."""
+    release_orphans: bool = False
+    """Whether sweeps release resources of ours that no row has."""
+    installations: str | None = None
+    """`module:attr` or `file.py:attr` of what lists where the host has the server."""
+    release_unlisted: bool = False
+    """Whether sweeps ask for the release of workspaces that are not listed there."""

@@ -1,5 +1,6 @@
 """What a sweep reports."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -101,6 +102,12 @@ class Report:
         return any(
             each.sort is Sort.DRIFT and each.outcome is Outcome.WAITING for each in self.findings
         )
+
+    @property
+    def summary(self) -> str:
+        """Count the findings by what they are and what was done."""
+        counts = Counter((each.sort.value, each.outcome.value) for each in self.findings)
+        return ", ".join(f"{count} {sort} {outcome}" for (sort, outcome), count in counts.items())
 
     def as_json(self) -> dict[str, object]:
         """Give it as plain values; the keys are the names of the fields."""

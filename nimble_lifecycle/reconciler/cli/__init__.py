@@ -1,8 +1,8 @@
-"""`nimble-reconcile`: run the worker, look at rows, migrate the database.
+"""`nimble-reconcile`: run the worker, look at rows, sweep, migrate the database.
 
 Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 every slot is held
-by a call that does not end, 4 the database belongs to another deployment, 5 (`status --exit-code`)
-something needs a person.
+by a call that does not end, 4 the database belongs to another deployment, 5 (`status` and
+`sweep` with `--exit-code`) something needs a person.
 """
 
 import logging
@@ -18,9 +18,10 @@ from nimble_lifecycle.reconciler.cli.app import DONE, FAILED, FOREIGN_DATABASE, 
 from nimble_lifecycle.reconciler.cli.database import migrate
 from nimble_lifecycle.reconciler.cli.run import run
 from nimble_lifecycle.reconciler.cli.status import status
+from nimble_lifecycle.reconciler.cli.sweep import sweep
 from nimble_lifecycle.reconciler.redact import described, redacted
 
-for _command in (run, status, migrate):
+for _command in (run, status, sweep, migrate):
     app.command(_command)
 
 

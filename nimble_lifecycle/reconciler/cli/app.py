@@ -1,6 +1,8 @@
 """What the commands share: the app they register on, its exit codes, settings, and talk."""
 
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -13,6 +15,9 @@ from nimble_lifecycle.store import WorkStore
 
 DONE, FAILED, WRONG_USE, SLOTS_LOST, FOREIGN_DATABASE, NEEDS_PERSON = range(6)
 """Exit codes of every command."""
+
+LINGER = 3.0
+"""Seconds the process may take to end once it is done, or the drain is over."""
 
 app = App(
     name="nimble-reconcile",
@@ -29,7 +34,7 @@ Database = Annotated[
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
 
 
-def settings_of(*, database_url: str | None, **given: int | str | None) -> WorkerSettings:
+def settings_of(*, database_url: str | None, **given: float | str | None) -> WorkerSettings:
     """Read the environment; an argument beats it, and what it beats need not be valid."""
     arguments: dict[str, object] = {**given, "database_url": database_url}
     return WorkerSettings.model_validate(
@@ -46,6 +51,13 @@ def opened(database_url: str | None) -> Iterator[WorkStore]:
         yield store
     finally:
         store.close()
+
+
+def end_after(seconds: float, code: int) -> None:
+    """End the process by then, unless it has ended by itself."""
+    watchdog = threading.Timer(seconds, os._exit, args=(code,))
+    watchdog.daemon = True
+    watchdog.start()
 
 
 def say(text: str) -> None:
