@@ -107,30 +107,47 @@ def sweep(
     store = WorkStore(settings.database_url.get_secret_value(), connections=DATABASE_THREADS)
     try:
         store.open()
-        report = asyncio.run(_swept(vendor, store, wishes, dry_run=dry_run))
-        location = store.location
+        report = asyncio.run(_swept(vendor, store, wishes, dry_run=dry_run, as_json=as_json))
     finally:
         store.close()
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_findings(report, location)
-    for alert in report.alerts:
-        say(alert)
     if not report.complete:
         return FAILED
     return NEEDS_PERSON if exit_code and report.needs_person else DONE
 
 
-async def _swept(vendor: Vendor, store: WorkStore, wishes: Wishes, *, dry_run: bool) -> Report:
+async def _swept(
+    vendor: Vendor, store: WorkStore, wishes: Wishes, *, dry_run: bool, as_json: bool
+) -> Report:
+    """Sweep, and print what came of it here: a list that hangs may hold up the end of the loop."""
+    with _progress() as progress:
+        report = await _sweep(vendor, store, wishes, progress, dry_run=dry_run)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_findings(report, store.location)
+    for alert in report.alerts:
+        say(alert)
+    if asyncio.all_tasks() != {asyncio.current_task()}:
+        sys.stdout.flush()
+        end_after(LINGER, FAILED)
+    return report
+
+
+async def _sweep(
+    vendor: Vendor,
+    store: WorkStore,
+    wishes: Wishes,
+    progress: Callable[[str, int], None],
+    *,
+    dry_run: bool,
+) -> Report:
     database = Threads(DATABASE_THREADS, "nimble-store")
     threads = Threads(1, "nimble-list")
     try:
-        with _progress() as progress:
-            ports = Ports(clock=store.clock, database=database, threads=threads, progress=progress)
-            sweep = Sweep(vendor, SweepStore(store, actor=new_owner()), wishes, ports)
-            async with entered(vendor):
-                return await sweep.run(dry_run=dry_run)
+        ports = Ports(clock=store.clock, database=database, threads=threads, progress=progress)
+        sweep = Sweep(vendor, SweepStore(store, actor=new_owner()), wishes, ports)
+        async with entered(vendor):
+            return await sweep.run(dry_run=dry_run)
     finally:
         database.close()
         threads.close()
