@@ -80,7 +80,7 @@ class Report:
         if held:
             said.append(
                 f"the sweep breaker is open: {self.breaker.allowed} acts a day are let pass, and"
-                f" {held} more wait for `nimble-reconcile approve`"
+                f" {held} more wait for `nimble-reconcile approve --kind {self.kind}`"
             )
         return said
 

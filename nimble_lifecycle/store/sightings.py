@@ -352,5 +352,4 @@ def _breaker(
     approved = None if row is None else row.sweep_breaker_approved_at
     since = now - WINDOW if approved is None else max(approved, now - WINDOW)
     acted = sa.select(sa.func.count()).where(sighting.c.kind == kind, sighting.c.acted_at > since)
-    is_open = opened is not None and (approved is None or approved < opened)
-    return Breaker(int(at.execute(acted).scalar_one()), allowed, is_open)
+    return Breaker(int(at.execute(acted).scalar_one()), allowed, is_open=opened is not None)

@@ -248,9 +248,10 @@ class SweepStore(SightingStore):
             what = _what(kind, loose, of, now)
             dialect = self._store.engine.dialect.name
             insert = insert_releasing(what, origin, now, keeps=keeps, dialect=dialect)
-            if at.execute(insert).rowcount == 0:  # a row has it by now
+            at.execute(insert).close()
+            row = at.execute(sa.select(t).where(t.c.id == what["id"])).one_or_none()
+            if row is None:  # another row has the resource by now
                 raise _Unchanged
-            row = at.execute(sa.select(t).where(t.c.id == what["id"])).one()
             self._note(at, row, now, action=RELEASE, sort=Sort.ORPHAN, why=why)
             return act
 

@@ -15,7 +15,7 @@ from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import IntentStore, Threads, WorkStore
-from nimble_lifecycle.store.models import call, journal, tenancy, vendor
+from nimble_lifecycle.store.models import call, journal, sighting, tenancy, vendor
 from nimble_lifecycle.store.ports import Clock, Hop
 from nimble_lifecycle.testing import MemoryVendor, World
 
@@ -114,7 +114,7 @@ def postgres_url(one_postgres_url: str) -> Iterator[str]:
     yield one_postgres_url
     engine = sa.create_engine(sa.make_url(one_postgres_url).set(drivername="postgresql+psycopg"))
     with engine.begin() as connection:
-        for table in (tenancy, journal, call, vendor):
+        for table in (tenancy, journal, call, sighting, vendor):
             connection.execute(sa.delete(table))
     engine.dispose()
 

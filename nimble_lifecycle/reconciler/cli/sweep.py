@@ -16,9 +16,11 @@ from nimble_lifecycle.reconciler.cases import Wishes
 from nimble_lifecycle.reconciler.cli.app import (
     DONE,
     FAILED,
+    LINGER,
     NEEDS_PERSON,
     AsJson,
     Database,
+    end_after,
     say,
     settings_of,
 )
