@@ -51,17 +51,16 @@ def print_findings(report: Report, location: str) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     what = "would be done" if report.dry_run else "was done"
     title = f"{location}, {report.kind!r}: {len(report.findings)} findings, and what {what}"
-    table = Table(title=Text(safe(title)), title_justify="left", box=None)
+    console.print(Text(safe(title)), soft_wrap=True)
+    table = Table(box=None)
     for column in ("finding", "outcome", "seen", "workspace", "external id", "since", "why"):
         table.add_column(column, overflow="fold")
     for each in report.findings:
         table.add_row(*(Text(safe(value)) for value in _finding_cells(each)))
     if report.findings:
         console.print(table)
-    else:
-        console.print(Text(safe(title)))
     for line in _lists(report):
-        console.print(Text(safe(line)))
+        console.print(Text(safe(line)), soft_wrap=True)
 
 
 def needs_person(row: ShownRow) -> bool:
