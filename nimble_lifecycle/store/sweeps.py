@@ -5,12 +5,14 @@ finding still holds, that it was seen twice, that the sweep still has its turn, 
 lets it pass.
 """
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from nimble_lifecycle.protocol import Desired, Origin, Phase, Why
 from nimble_lifecycle.store.models import deployment, held, journal, live, vendor
@@ -136,10 +138,22 @@ class SweepStore(SightingStore):
         return set().union(*parts)
 
     def _owned_of(self, kinds: Collection[str], external_ids: Sequence[str]) -> set[str]:
-        found = sa.select(t.c.external_id).where(
-            t.c.kind.in_(kinds), t.c.external_id.in_(external_ids), held
+        # A join: twice as fast as a long IN list (measured on PostgreSQL).
+        named = self._named(external_ids)
+        found = (
+            sa.select(t.c.external_id)
+            .select_from(named.join(t, t.c.external_id == named.c.value))
+            .where(t.c.kind.in_(kinds), held)
         )
         return self._read(lambda at: set(at.execute(found).scalars()))
+
+    def _named(self, names: Sequence[str]) -> sa.FromClause:
+        """Give texts as rows of one column, `value`."""
+        if self._store.is_sqlite:
+            given = sa.literal(json.dumps(names), sa.Text())
+            return sa.func.json_each(given).table_valued(sa.column("value", sa.Text()))
+        given = sa.literal(list(names), postgresql.ARRAY(sa.Text()))
+        return sa.select(sa.func.unnest(given).label("value")).subquery()
 
     def keyed(self, ids: Sequence[UUID]) -> dict[UUID, Keyed]:
         """Read the rows with these ids, of whatever kind."""

@@ -616,11 +616,16 @@ async def test_another_kinds_resources_in_one_account_are_left_alone(
     clock, world = ManualClock(), World()
     rig = Rig(sqlite_fleet(Lagging(world), clock=clock))
     other = sqlite_fleet(Other(world), clock=clock)
-    other.ready("a", "b", kind="other")
+    other.ready("a", "b", "c", kind="other")
     await other.work()
+    (over,) = [made for made in world.resources.values() if made.workspace_id == "c"]
+    clock.advance(1)
+    other.host.removing(Workspace("c"), "other", until=clock.monotonic() + 10)
+    await other.work()
+    world.resources[over.external_id] = over  # which the other kind's sweep is to find
     for name, made in list(world.resources.items()):
         world.resources[name] = replace(made, created_at=rig.days_ago(30))
-    (first, _) = world.resources.values()
+    first, *_ = world.resources.values()
     # One of them carries no whole key, and is known by its row alone.
     world.resources[first.external_id] = replace(
         first, key=None, owner=rig.store.owner_id(), created_at=rig.days_ago(30)
@@ -630,7 +635,7 @@ async def test_another_kinds_resources_in_one_account_are_left_alone(
         report = await rig.sweep(release_orphans=True)
         assert report.findings == []
         rig.clock.advance(HOUR)
-    assert len(world.resources) == 3
+    assert len(world.resources) == 4
 
 
 async def test_two_deployments_on_one_account_release_only_their_own(

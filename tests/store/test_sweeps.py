@@ -184,6 +184,7 @@ def test_a_vanished_resource_gives_way_to_the_next_incarnation(sweeper: Sweeper)
     rig = sweeper.rig
     rig.make_ready({"plan": "pro"})
     rig.change(attempts=4)
+    ready = rig.row()
     sweeper.twice(Sort.DRIFT, "x1")
     assert sweeper.retire() is Act.DONE
     old, new = rig.rows()
@@ -197,6 +198,7 @@ def test_a_vanished_resource_gives_way_to_the_next_incarnation(sweeper: Sweeper)
     assert claim.tenancy.id == new["id"]
     assert claim.tenancy.idempotency_key not in (None, old["idempotency_key"])
     assert rig.journal()[-1]["action"] == "sweep: retire"
+    assert old["lease_token"] > ready["lease_token"]
 
 
 def test_a_retired_row_is_never_looked_at_again(sweeper: Sweeper) -> None:
