@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from shlex import quote
 from uuid import UUID
 
 from nimble_lifecycle.store.sightings import Breaker, Sort
@@ -80,7 +81,7 @@ class Report:
         if held:
             said.append(
                 f"the sweep breaker is open: {self.breaker.allowed} acts a day are let pass, and"
-                f" {held} more wait for `nimble-reconcile approve --kind {self.kind}`"
+                f" {held} more wait for `nimble-reconcile approve --kind {quote(self.kind)}`"
             )
         return said
 
