@@ -14,6 +14,7 @@
     ├── ForeignDatabase               the database belongs to another deployment
     ├── RekeyNeeded                   a workspace is known without the tenant its host now names
     ├── VerbRefused                   an operator's command that would break a rule
+    ├── SweepBusy                     another sweep of the kind is under way
     ├── SharedResource                two rows were given one resource
     └── VendorError                   what an adapter says about one call
         ├── TemporaryError            certainly not applied; try again later
@@ -100,6 +101,10 @@ class RekeyNeeded(NimbleError):
 
 class VerbRefused(NimbleError):
     """An operator's command would break a rule; the message says which. Nothing was changed."""
+
+
+class SweepBusy(NimbleError):
+    """Another sweep of the kind is under way, or took over from this one. Sweep again later."""
 
 
 class SharedResource(NimbleError):

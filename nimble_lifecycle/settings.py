@@ -88,3 +88,15 @@ class WorkerSettings(BaseSettings):
     """Tenancies that may exist; no further one is begun. None: any number."""
     max_creates_per_hour: int | None = Field(default=None, ge=0)
     """Tenancies that may be begun within an hour. None: any number."""
+    sweep_every: Duration = Field(default=3600.0, ge=0)
+    """Between two sweeps of a worker; 0: it does not sweep."""
+    stale_after: Duration = Field(default=30 * 86400.0, gt=0)
+    """Silence of a workspace that sweeps report."""
+    release_stale_after: Duration | None = Field(default=None, ge=7 * 86400.0)
+    """Silence of a workspace after which sweeps ask for its release; None: never."""
+    release_orphans: bool = False
+    """Whether sweeps release resources of ours that no row has."""
+    installations: str | None = None
+    """`module:attr` or `file.py:attr` of what lists where the host has the server."""
+    release_unlisted: bool = False
+    """Whether sweeps ask for the release of workspaces that are not listed there."""

@@ -6,12 +6,19 @@ that is over its limit is left behind, not waited for: its outcome is unknown th
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias
 
-from nimble_lifecycle.errors import TemporaryError, UnknownOutcome
+from nimble_lifecycle.errors import (
+    ConfigurationError,
+    TemporaryError,
+    UnknownOutcome,
+    VendorError,
+)
 from nimble_lifecycle.protocol import MAX_EXTERNAL_ID_LENGTH, Tenancy, is_external_id
-from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
+from nimble_lifecycle.reconciler.redact import described
+from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.store.ports import Clock, Hop
 
 Ended: TypeAlias = Provisioned | InProgress | Released | External | Exception | None
@@ -27,6 +34,30 @@ class OverrunError(TimeoutError):
     def __init__(self, limit: float, late: "asyncio.Task[Ended]") -> None:
         super().__init__(f"the vendor call took longer than {limit:g} s")
         self.late = late
+
+
+@asynccontextmanager
+async def entered(vendor: Vendor) -> AsyncIterator[None]:
+    """Hold an adapter open that is an async context manager.
+
+    Raises VendorError where it cannot be entered or left, or the ConfigurationError it raises.
+    """
+    if not isinstance(vendor, AbstractAsyncContextManager):
+        yield
+        return
+    try:
+        await vendor.__aenter__()
+    except ConfigurationError:  # the author's own words to the operator
+        raise
+    except Exception as error:
+        raise VendorError(f"the adapter could not open: {described(error)}") from error
+    try:
+        yield
+    finally:
+        try:
+            await vendor.__aexit__(None, None, None)
+        except Exception as error:
+            raise VendorError(f"the adapter could not close: {described(error)}") from error
 
 
 async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock, hop: Hop) -> Ended:

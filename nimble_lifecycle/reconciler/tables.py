@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nimble_lifecycle.protocol import Phase
+from nimble_lifecycle.reconciler.findings import Finding, Report
 from nimble_lifecycle.store.standing import Notice
 
 ShownRow: TypeAlias = Mapping[str, object]
@@ -71,6 +72,50 @@ def print_notices(notices: Sequence[Notice], *, as_json: bool) -> None:
 def needs_person(row: ShownRow) -> bool:
     """Whether the worker can do nothing more by itself; `settle` says what a person can do."""
     return row["settle"] is not None
+
+
+def print_findings(report: Report, location: str) -> None:
+    """Print one line or more for each finding, and what came of the lists."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    what = "would be done" if report.dry_run else "was done"
+    title = f"{location}, {report.kind!r}: {len(report.findings)} findings, and what {what}"
+    console.print(Text(safe(title)), soft_wrap=True)
+    table = Table(box=None)
+    for column in ("finding", "outcome", "seen", "workspace", "external id", "since", "why"):
+        table.add_column(column, overflow="fold")
+    for each in report.findings:
+        table.add_row(*(Text(safe(value)) for value in _finding_cells(each)))
+    if report.findings:
+        console.print(table)
+    for line in _lists(report):
+        console.print(Text(safe(line)), soft_wrap=True)
+
+
+def _finding_cells(each: Finding) -> tuple[object, ...]:
+    tenant = f"{each.tenant_id}/" if each.tenant_id else ""
+    workspace = "" if each.workspace_id is None else f"{tenant}{each.workspace_id}"
+    return (
+        each.sort,
+        each.outcome,
+        each.strikes or None,
+        workspace if each.incarnation is None else f"{workspace} #{each.incarnation}",
+        each.external_id,
+        each.since,
+        each.why,
+    )
+
+
+def _lists(report: Report) -> Iterator[str]:
+    seen = report.inventory
+    if seen is None:
+        yield "the adapter has no inventory: orphans and vanished resources are not looked for"
+    else:
+        yield (
+            f"inventory: {seen.items} resources, {seen.foreign} of them of other deployments,"
+            f" {seen.unmarked} without a mark"
+        )
+    if report.installations is not None:
+        yield f"installations: {report.installations.items} workspaces"
 
 
 def _cells(row: ShownRow) -> tuple[object, ...]:

@@ -2,13 +2,14 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import redirect_stdout
 from datetime import timedelta
 
 from pydantic import BaseModel
 
 from nimble_lifecycle.errors import NimbleError, TargetError
+from nimble_lifecycle.reconciler.listing import Source
 from nimble_lifecycle.reconciler.redact import described, redacted
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.target import load_target
@@ -28,6 +29,23 @@ def load_vendor(target: str) -> Vendor:
         vendor = _instance(target, found)
     _check(target, vendor)
     return vendor
+
+
+def load_installations(target: str) -> Source:
+    """Import what lists installations: something to call, or an iterator that is used once.
+
+    Raises TargetError in one line for whatever is wrong with it.
+    """
+    with redirect_stdout(sys.stderr):
+        try:
+            found = load_target(target)
+        except TargetError as error:
+            raise TargetError(redacted(str(error))) from error
+    if callable(found):
+        return found
+    if isinstance(found, (AsyncIterable, Iterable)) and not isinstance(found, str):
+        return lambda: found
+    raise TargetError(f"{target} is no iterator of (tenant id, workspace id), and gives none")
 
 
 def _instance(target: str, found: object) -> Vendor:

@@ -8,21 +8,19 @@ holds state that matters: kill it anywhere, and the rows say how to go on.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
 from nimble_lifecycle.errors import (
-    ConfigurationError,
     SharedResource,
     StoreError,
     TemporaryError,
-    VendorError,
 )
 from nimble_lifecycle.protocol import Phase, Why
-from nimble_lifecycle.reconciler.calls import OverrunError, outcome_of_task
+from nimble_lifecycle.reconciler.calls import OverrunError, entered, outcome_of_task
 from nimble_lifecycle.reconciler.fleet import Fleet
 from nimble_lifecycle.reconciler.limits import (
     Limits,
@@ -64,7 +62,7 @@ class Worker:
     """One worker for one vendor on one database; belongs to one event loop.
 
     `database` runs the store's calls, `threads` the adapter's plain methods; `chance` orders what
-    is taken in random order.
+    is taken in random order. What is `beside` runs while it claims rows.
     """
 
     def __init__(
@@ -77,6 +75,7 @@ class Worker:
         threads: Hop,
         owner: str | None = None,
         chance: random.Random | None = None,
+        beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
     ) -> None:
         self._vendor = vendor
         self._store = store
@@ -95,6 +94,7 @@ class Worker:
         self._in_flight: set[asyncio.Task[None]] = set()
         self._lost = 0
         self._all_lost = False
+        self._beside = beside
         self._attend_at = 0.0
         self._chores = (
             Chore(self._fleet.tend, MINUTE),
@@ -127,33 +127,18 @@ class Worker:
         loop = asyncio.get_running_loop()
         listener = Listener(self._store, lambda: _tell(loop, self.wake))
         async with AsyncExitStack() as stack:
-            await self._enter(stack)
+            await stack.enter_async_context(entered(self._vendor))
             settler = asyncio.create_task(self._settler.run())
             stack.push_async_callback(_cancelled, settler)
             listener.start()
             stack.callback(listener.close)
+            beside = [asyncio.create_task(each()) for each in self._beside]
+            for task in beside:
+                stack.push_async_callback(_cancelled, task)
             await self._loop(until_idle=until_idle)
+            for task in beside:
+                task.cancel()
             await self._drain()
-
-    async def _enter(self, stack: AsyncExitStack) -> None:
-        """Enter an adapter that is an async context manager; it is left when the stack ends."""
-        if not isinstance(self._vendor, AbstractAsyncContextManager):
-            return
-        vendor = self._vendor
-
-        async def leave() -> None:
-            try:
-                await vendor.__aexit__(None, None, None)
-            except Exception as error:
-                raise VendorError(f"the adapter could not close: {described(error)}") from error
-
-        try:
-            await vendor.__aenter__()
-        except ConfigurationError:  # the author's own words to the operator
-            raise
-        except Exception as error:
-            raise VendorError(f"the adapter could not open: {described(error)}") from error
-        stack.push_async_callback(leave)
 
     # -- the loop --------------------------------------------------------------------------------
 

@@ -281,18 +281,20 @@ _key = (tenancy.c.workspace_id, tenancy.c.kind, tenancy.c.tenant_id)
 
 sa.Index("uq_nimble_tenancy_live", *_key, unique=True, postgresql_where=live, sqlite_where=live)
 sa.Index("ix_nimble_tenancy_gone", *_key, postgresql_where=gone, sqlite_where=gone)
-_held = sa.and_(
+held = sa.and_(
     tenancy.c.external_id.is_not(None),
     tenancy.c.released_at.is_(None),
     tenancy.c.retired_at.is_(None),
 )
+"""Rows that have a resource, as far as is known."""
+
 sa.Index(
     "uq_nimble_tenancy_external",
     tenancy.c.kind,
     tenancy.c.external_id,
     unique=True,
-    postgresql_where=_held,
-    sqlite_where=_held,
+    postgresql_where=held,
+    sqlite_where=held,
 )
 _awaited = sa.and_(look_at.is_not(None), sa.not_(tenancy.c.paused))
 sa.Index(

@@ -32,6 +32,8 @@ LARGEST_NUMBER = 2**31 - 1
 """Of an integer column; the server's role can write it there."""
 
 BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+BASE32_LENGTH = 26
+"""Characters that a uuid takes."""
 
 
 class Instant(TypeDecorator[datetime]):
@@ -312,6 +314,16 @@ def base32_of(value: UUID | str) -> str:
     """Write a uuid as 26 characters a-z2-7, its bits from the left, 0 bits at the end."""
     number = UUID(str(value)).int << 2
     return "".join(BASE32[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def uuid_of_base32(text: str) -> UUID | None:
+    """Read what `base32_of` writes; None for any other text."""
+    if len(text) != BASE32_LENGTH or not set(text) <= set(BASE32):
+        return None
+    number = 0
+    for character in text:
+        number = number << 5 | BASE32.index(character)
+    return None if number & 3 else UUID(int=number >> 2)
 
 
 class base32(FunctionElement[str]):  # noqa: N801

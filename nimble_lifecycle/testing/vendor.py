@@ -56,7 +56,7 @@ class MemoryVendor(Vendor):
 
     def inventory(self) -> Iterator[External]:
         """List every resource of ours."""
-        return iter(self.world.inventory())
+        return self.world.listing()
 
     async def _call(self, method: str, work: Callable[[], T]) -> T:
         with self.world.call(method) as fault:
@@ -102,7 +102,7 @@ class PlainMemoryVendor(Vendor):
 
     def inventory(self) -> Iterator[External]:
         """List every resource of ours."""
-        return iter(self.world.inventory())
+        return self.world.listing()
 
     def _call(self, method: str, work: Callable[[], T]) -> T:
         with self.world.call(method) as fault:

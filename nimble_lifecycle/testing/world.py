@@ -5,10 +5,12 @@ were ever made.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import count
 from typing import TypeVar
 
@@ -17,6 +19,9 @@ from nimble_lifecycle.protocol import Json, Tenancy
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 
 T = TypeVar("T")
+
+_LOOK = 0.005
+"""Seconds between two looks of a hanging list at whether it may go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +48,15 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """Something at the vendor; `key` is the mark it carries, None where it is not ours."""
+    """Something at the vendor; `key` and `owner` are its mark, both None where it is not ours."""
 
     external_id: str
     key: str | None
     name: str
     workspace_id: str = ""
     params: dict[str, Json] = field(default_factory=dict)
+    owner: str | None = None
+    created_at: datetime | None = None
 
 
 class World:
@@ -93,12 +100,22 @@ class World:
         """Let calls hang again that are told to."""
         self._thawed.clear()
 
-    def add(self, name: str, *, key: str | None = None) -> Resource:
+    def add(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        owner: str | None = None,
+        created_at: datetime | None = None,
+    ) -> Resource:
         """Put a resource there that nobody asked us for."""
         with self._lock:
             external_id = f"res-{next(self._numbers)}"
-            self.resources[external_id] = Resource(external_id=external_id, key=key, name=name)
-            return self.resources[external_id]
+            made = Resource(
+                external_id=external_id, key=key, name=name, owner=owner, created_at=created_at
+            )
+            self.resources[external_id] = made
+            return made
 
     def remove(self, external_id: str) -> None:
         """Take a resource away behind our back."""
@@ -183,7 +200,22 @@ class World:
         """List everything that carries a mark."""
         with self._lock:
             found = list(self.resources.values())
-        return [External(each.external_id, key=each.key) for each in found if each.key is not None]
+        return [
+            External(each.external_id, key=each.key, owner=each.owner, created_at=each.created_at)
+            for each in found
+            if each.key is not None or each.owner is not None
+        ]
+
+    def listing(self) -> Iterator[External]:
+        """Give the inventory one by one; a fault that is applied comes after half of it."""
+        with self.call("inventory") as fault:
+            while fault.hangs and not self.thawed:
+                time.sleep(_LOOK)
+            found = self.inventory()
+            if fault.raises is not None:
+                yield from found[: len(found) // 2 if fault.applied else 0]
+                raise fault.raises
+            yield from found
 
     def _change(self, tenancy: Tenancy) -> Provisioned:
         found = self.resources.get(tenancy.external_id or "")

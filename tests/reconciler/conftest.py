@@ -16,7 +16,14 @@ from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import IntentStore, Threads, WorkStore
-from nimble_lifecycle.store.models import call, deployment, journal, tenancy, vendor
+from nimble_lifecycle.store.models import (
+    call,
+    deployment,
+    journal,
+    sighting,
+    tenancy,
+    vendor,
+)
 from nimble_lifecycle.store.ports import Hop
 from nimble_lifecycle.testing import ManualClock, MemoryVendor, World
 
@@ -149,7 +156,7 @@ def postgres_url(one_postgres_url: str) -> Iterator[str]:
     yield one_postgres_url
     engine = sa.create_engine(sa.make_url(one_postgres_url).set(drivername="postgresql+psycopg"))
     with engine.begin() as connection:
-        for table in (tenancy, journal, call, vendor):
+        for table in (tenancy, journal, call, sighting, vendor):
             connection.execute(sa.delete(table))
         connection.execute(sa.update(deployment).values(fingerprint=None, deployment=None))
     engine.dispose()

@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import time
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,6 +39,11 @@ class DirectoryVendor(Vendor):
             if path.read_text() == tenancy.idempotency_key:
                 return External(path.name, key=tenancy.idempotency_key)
         return None
+
+    async def inventory(self) -> AsyncIterator[External]:
+        for path in WORLD.glob("[!.]*"):
+            made = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            yield External(path.name, key=path.read_text(), created_at=made)
 
     async def release(self, tenancy: Tenancy) -> Released:
         (WORLD / str(tenancy.external_id)).unlink(missing_ok=True)
@@ -108,6 +114,19 @@ class Failing(DirectoryVendor):
 
     async def provision(self, tenancy: Tenancy) -> Provisioned:
         raise RuntimeError("postgresql://admin:hunter2@acme/db\n\x1b[31m[bold]alarm[/bold]")
+
+
+class Unlisted(DirectoryVendor):
+    """Its list breaks off, and tells a secret."""
+
+    async def inventory(self) -> AsyncIterator[External]:
+        async for each in super().inventory():
+            yield each
+            raise RuntimeError("postgresql://admin:hunter2@acme/db\n\x1b[31m[bold]alarm[/bold]")
+
+
+async def installations() -> AsyncIterator[tuple[str, str]]:
+    yield ("", "a")
 
 
 class CannotOpen(DirectoryVendor):

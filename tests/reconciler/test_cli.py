@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,12 @@ from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.cli import main
 from nimble_lifecycle.reconciler.cli.app import settings_of
-from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT, Limits
+from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT, Limits, policy_of, rules_of
+from nimble_lifecycle.reconciler.settled import Row
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.settings import WorkerSettings
 from nimble_lifecycle.store import IntentStore, WorkStore
+from nimble_lifecycle.testing import MemoryVendor
 
 PROGRAM = [str(Path(sys.executable).with_name("nimble-reconcile"))]
 
@@ -400,6 +403,138 @@ def printed(inside: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
     return inside.readouterr().out
 
 
+# -- sweep -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def swept(shell: Shell, inside: pytest.CaptureFixture[str]) -> pytest.CaptureFixture[str]:
+    """Three ready tenancies of long ago, one of them not there any more, a foreign resource."""
+    shell.install("a", "b", "c")
+    provision(shell)
+    (shell.world / "res-a").unlink()
+    (shell.world / "[bold]x").write_text("zzzzzzzzzz-" + "a" * 26)
+    with sqlite3.connect(shell.directory / "nimble.db") as connection:
+        long_ago = "2020-01-01 00:00:00.000000"
+        connection.execute(
+            "UPDATE nimble_tenancy SET last_seen_at = ?, created_at = ?, last_observed_at = ?",
+            (long_ago, long_ago, long_ago),
+        )
+    connection.close()
+    return inside
+
+
+class Named(MemoryVendor):
+    kind = "directory"
+
+
+def provision(shell: Shell) -> None:
+    """Do a worker's work, quicker than one starts."""
+    store = WorkStore(shell.url)
+    rules = rules_of(Named(), Limits(), "me")
+    for claim in store.claim(rules, 10):
+        name = f"res-{claim.tenancy.workspace_id}"
+        (shell.world / name).write_text(str(claim.tenancy.idempotency_key))
+        row = Row(claim, policy_of(Named(), Limits()))
+        store.settle([row.ready(name, {})], actor="me")
+    store.close()
+
+
+def test_a_dry_run_of_a_sweep_prints_what_would_be_done_and_writes_nothing(
+    shell: Shell, swept: pytest.CaptureFixture[str]
+) -> None:
+    before = dump(shell)
+    options = ("--installations", "adapter:installations", "--release-stale-after", "8d")
+    for _ in range(2):
+        said = printed(swept, "sweep", "adapter:DirectoryVendor", "--dry-run", *options)
+    assert dump(shell) == before
+    assert "would be done" in said
+    assert said.count("stale ") == 3
+    assert said.count("unlisted ") == 2
+    assert said.count("drift ") == 1
+    assert "1 of them of other deployments" in said
+
+
+def test_a_sweep_confirmed_by_a_second_one_mends_what_vanished(
+    shell: Shell, swept: pytest.CaptureFixture[str]
+) -> None:
+    shown = json.loads(printed(swept, "sweep", "adapter:DirectoryVendor", "--json"))
+    assert [f["outcome"] for f in shown["findings"] if f["sort"] == "drift"] == ["waiting"]
+    assert (shown["complete"], shown["alerts"], shown["inventory"]["foreign"]) == (True, [], 1)
+    shown = json.loads(printed(swept, "sweep", "adapter:DirectoryVendor", "--json"))
+    assert [f["outcome"] for f in shown["findings"] if f["sort"] == "drift"] == ["done"]
+    lives = [(row["workspace_id"], row["phase"]) for row in shell.rows() if not row["retired_at"]]
+    assert sorted(lives) == [("a", "pending"), ("b", "ready"), ("c", "ready")]
+
+
+def test_a_sweep_says_when_a_person_is_needed(
+    swept: pytest.CaptureFixture[str],
+) -> None:
+    printed(swept, "sweep", "adapter:DirectoryVendor", "--exit-code", code=5)
+    printed(swept, "sweep", "adapter:DirectoryVendor")
+
+
+def test_a_list_that_is_not_complete_ends_with_one_and_says_why(
+    swept: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ends:
+        main(["sweep", "adapter:Unlisted", "--exit-code"])
+    said = swept.readouterr()
+    assert ends.value.code == 1
+    assert "the inventory does not count" in said.err
+    assert "RuntimeError" in said.err
+    assert "hunter2" not in said.err + said.out
+    assert "\x1b" not in said.err + said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--release-stale-after", "6d"], "--release-stale-after (NIMBLE_RELEASE_STALE_AFTER)"),
+        (["--installations", "adapter:nothing"], "no attribute 'nothing'"),
+        (["--installations", "adapter:WORLD"], "is no iterator"),
+    ],
+)
+@pytest.mark.parametrize("command", ["sweep", "run"])
+def test_what_sweeps_cannot_do_is_refused_at_start(
+    inside: pytest.CaptureFixture[str], command: str, arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ends:
+        main([command, "adapter:DirectoryVendor", *arguments])
+    assert ends.value.code == 2
+    assert words in inside.readouterr().err
+
+
+def test_another_sweep_under_way_is_one_line_and_one(
+    shell: Shell, swept: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(shell.directory / "nimble.db") as connection:
+        connection.execute(
+            "INSERT INTO nimble_vendor (kind, sweep_owner, sweep_expires_at)"
+            " VALUES ('directory', 'another', '2999-01-01 00:00:00.000000')"
+        )
+    connection.close()
+    assert printed(swept, "sweep", "adapter:DirectoryVendor", code=1) == ""
+
+
+def test_run_sweeps_by_schedule(shell: Shell, swept: pytest.CaptureFixture[str]) -> None:
+    process = shell.start("run", "adapter:DirectoryVendor", "--sweep-every", "0.2")
+    watchdog = threading.Timer(20, process.kill)
+    watchdog.start()
+    assert process.stderr is not None
+    told = next((line for line in process.stderr if "a sweep found" in line), "")
+    watchdog.cancel()
+    assert "3 stale reported, 1 drift waiting" in told
+    process.terminate()
+    assert ended(process).returncode == 0
+
+
+def dump(shell: Shell) -> list[str]:
+    with sqlite3.connect(shell.directory / "nimble.db") as connection:
+        lines = list(connection.iterdump())
+    connection.close()
+    return lines
+
+
 # -- settings --------------------------------------------------------------------------------------
 
 
@@ -412,6 +547,10 @@ def test_the_defaults_are_what_the_documentation_says(monkeypatch: pytest.Monkey
     assert (settings.backoff_first, settings.backoff_longest) == (1.0, 600.0)
     assert settings.max_creates == 5
     assert (settings.max_live, settings.max_creates_per_hour) == (None, None)
+    assert (settings.sweep_every, settings.stale_after) == (3600.0, 30 * 86400.0)
+    assert settings.release_stale_after is None
+    assert not settings.release_orphans
+    assert not settings.release_unlisted
     assert Limits() == Limits(
         concurrency=20,
         poll=1.0,

@@ -13,7 +13,7 @@ from waiting import PATIENCE
 
 from nimble_lifecycle.protocol import Json, Phase, Reason, Workspace
 from nimble_lifecycle.store import Claim, IntentStore, Recorded, Rules, Settlement, WorkStore
-from nimble_lifecycle.store.models import call, journal, vendor
+from nimble_lifecycle.store.models import call, journal, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, DatabaseClock
 from nimble_lifecycle.testing import ManualClock
@@ -48,7 +48,7 @@ class Rig:
         self.work.close()
 
     def empty(self) -> None:
-        for table in (t, call, journal, vendor):
+        for table in (t, call, journal, sighting, vendor):
             statement = sa.delete(table)
             self.work.writing(self.soon(), lambda at, s=statement: at.execute(s).close())
         self.work.enter(KIND)

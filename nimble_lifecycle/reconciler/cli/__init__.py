@@ -1,8 +1,8 @@
-"""`nimble-reconcile`: run the worker, look at rows and act on them, migrate the database.
+"""`nimble-reconcile`: run the worker, look at rows and act on them, sweep, migrate the database.
 
 Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 every slot is held
-by a call that does not end, 4 the database belongs to another deployment, 5 (`status --exit-code`)
-something needs a person.
+by a call that does not end, 4 the database belongs to another deployment, 5 (`status` and
+`sweep` with `--exit-code`) something needs a person.
 """
 
 import logging
@@ -28,9 +28,10 @@ from nimble_lifecycle.reconciler.cli.operate import (
 )
 from nimble_lifecycle.reconciler.cli.run import run
 from nimble_lifecycle.reconciler.cli.status import status
+from nimble_lifecycle.reconciler.cli.sweep import sweep
 from nimble_lifecycle.reconciler.redact import described, redacted
 
-for _command in (run, status, migrate, grants, claim_database, rekey):
+for _command in (run, status, sweep, migrate, grants, claim_database, rekey):
     app.command(_command)
 for _verb in (retry, release, undo, adopt, abandon, pause, resume, approve):
     app.command(_verb, group="What an operator does")

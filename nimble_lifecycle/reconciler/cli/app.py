@@ -1,6 +1,8 @@
 """What the commands share: the app they register on, its exit codes, settings, and talk."""
 
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -14,6 +16,9 @@ from nimble_lifecycle.store.deployment import Deployment
 
 DONE, FAILED, WRONG_USE, SLOTS_LOST, FOREIGN_DATABASE, NEEDS_PERSON = range(6)
 """Exit codes of every command."""
+
+LINGER = 3.0
+"""Seconds the process may take to end once it is done, or the drain is over."""
 
 app = App(
     name="nimble-reconcile",
@@ -38,7 +43,7 @@ Named = Annotated[
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
 
 
-def settings_of(*, database_url: str | None, **given: int | str | None) -> WorkerSettings:
+def settings_of(*, database_url: str | None, **given: float | str | None) -> WorkerSettings:
     """Read the environment; an argument beats it, and what it beats need not be valid."""
     arguments: dict[str, object] = {**given, "database_url": database_url}
     return WorkerSettings.model_validate(
@@ -68,6 +73,13 @@ def acting(database_url: str | None, deployment: str | None) -> Iterator[Operato
 def deployment_of(store: WorkStore, name: str | None) -> Deployment:
     """Say as which deployment a command looks at the store."""
     return Deployment(store, settings_of(database_url=None, deployment=name).deployment)
+
+
+def end_after(seconds: float, code: int) -> None:
+    """End the process by then, unless it has ended by itself."""
+    watchdog = threading.Timer(seconds, os._exit, args=(code,))
+    watchdog.daemon = True
+    watchdog.start()
 
 
 def say(text: str) -> None:

@@ -1,22 +1,29 @@
 """The worker as a command: signals, drain, exit."""
 
 import asyncio
-import os
 import signal
 import socket
 import threading
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from random import SystemRandom
 
 from nimble_lifecycle.reconciler.backoff import Backoff
+from nimble_lifecycle.reconciler.cases import Wishes
 from nimble_lifecycle.reconciler.cli.app import (
     DONE,
+    LINGER,
     SLOTS_LOST,
     Database,
     Named,
+    end_after,
     say,
     settings_of,
 )
-from nimble_lifecycle.reconciler.limits import Limits
+from nimble_lifecycle.reconciler.cli.sweep import SweepOptions, given_of, wishes_of
+from nimble_lifecycle.reconciler.limits import Limits, new_owner
+from nimble_lifecycle.reconciler.schedule import Schedule
+from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.reconciler.tables import safe
 from nimble_lifecycle.reconciler.target import load_vendor
 from nimble_lifecycle.reconciler.vendor import Vendor
@@ -24,12 +31,10 @@ from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.settings import WorkerSettings
 from nimble_lifecycle.store import Threads, WorkStore
 from nimble_lifecycle.store.deployment import Deployment
+from nimble_lifecycle.store.sweeps import SweepStore
 
 SHORT_GRACE = 600.0
 """Seconds; a shorter grace makes a reinstall likely to lose its tenancy."""
-
-LINGER = 3.0
-"""Seconds the process may take to end once it is done, or the drain is over."""
 
 DATABASE_THREADS = 4
 
@@ -46,6 +51,8 @@ def run(
     max_live: int | None = None,
     max_creates_per_hour: int | None = None,
     exit_when_idle: bool = False,
+    sweep_every: str | None = None,
+    sweeps: SweepOptions | None = None,
 ) -> int:
     """Reconcile, for ever.
 
@@ -72,6 +79,10 @@ def run(
         Tenancies that may be begun within an hour (default: any number).
     exit_when_idle
         End once nothing is due or in flight.
+    sweep_every
+        Between two sweeps (default 1h); 0: none.
+    sweeps
+        What sweeps tell and do; as for the command sweep.
     """
     settings = settings_of(
         database_url=database_url,
@@ -82,34 +93,66 @@ def run(
         drain=drain,
         max_live=max_live,
         max_creates_per_hour=max_creates_per_hour,
+        sweep_every=sweep_every,
+        **given_of(sweeps),
     )
-    vendor = load_vendor(target)
+    vendor, wishes = load_vendor(target), wishes_of(settings)
     store = WorkStore(settings.database_url.get_secret_value(), connections=DATABASE_THREADS)
     try:
         store.open()
         Deployment(store, settings.deployment).enter()
         _greet(vendor, store, settings)
-        return asyncio.run(_serve(vendor, store, settings, exit_when_idle=exit_when_idle))
+        serving = _serve(vendor, store, settings, wishes, exit_when_idle=exit_when_idle)
+        return asyncio.run(serving)
     finally:
         store.close()
 
 
 async def _serve(
-    vendor: Vendor, store: WorkStore, settings: WorkerSettings, *, exit_when_idle: bool
+    vendor: Vendor,
+    store: WorkStore,
+    settings: WorkerSettings,
+    wishes: Wishes,
+    *,
+    exit_when_idle: bool,
 ) -> int:
     database = Threads(DATABASE_THREADS, "nimble-store")
     threads = Threads(settings.concurrency, "nimble-vendor")
-    worker = Worker(vendor, store, _limits(settings), database=database, threads=threads)
+    lists = Threads(1, "nimble-list")
+    owner = new_owner()
+    sweep = Sweep(
+        vendor,
+        SweepStore(store, actor=owner),
+        wishes,
+        Ports(clock=store.clock, database=database, threads=lists),
+    )
+    worker = Worker(
+        vendor,
+        store,
+        _limits(settings),
+        database=database,
+        threads=threads,
+        owner=owner,
+        beside=_sweeping(sweep, settings.sweep_every),
+    )
     _drain_on_signals(worker, settings.drain)
     try:
         await worker.run(until_idle=exit_when_idle)
     finally:
         database.close()
         threads.close()
+        lists.close()
         code = SLOTS_LOST if worker.all_slots_lost else DONE
         # A call that takes no cancellation, or a thread of the adapter's, must not hold us here.
-        _end_after(LINGER, code)
+        end_after(LINGER, code)
     return code
+
+
+def _sweeping(sweep: Sweep, every: float) -> list[Callable[[], Coroutine[None, None, None]]]:
+    """Sweep by schedule; the first time after a random part of it, so that workers take turns."""
+    if every == 0:
+        return []
+    return [Schedule(sweep, every, first=SystemRandom().uniform(0, every)).run]
 
 
 def _drain_on_signals(worker: Worker, drain: float) -> None:
@@ -124,7 +167,7 @@ def _drain_on_signals(worker: Worker, drain: float) -> None:
 
     def wait_for_signal(_open: socket.socket) -> None:
         heard.recv(1)
-        _end_after(drain + LINGER, DONE)
+        end_after(drain + LINGER, DONE)
         with suppress(RuntimeError):  # the loop is closed: we are ending anyway
             loop.call_soon_threadsafe(worker.stop)
 
@@ -135,13 +178,6 @@ def _drain_on_signals(worker: Worker, drain: float) -> None:
     threading.Thread(
         target=wait_for_signal, args=(said,), name="nimble-signals", daemon=True
     ).start()
-
-
-def _end_after(seconds: float, code: int) -> None:
-    """End the process by then, unless it has ended by itself."""
-    watchdog = threading.Timer(seconds, os._exit, args=(code,))
-    watchdog.daemon = True
-    watchdog.start()
 
 
 def _limits(settings: WorkerSettings) -> Limits:
