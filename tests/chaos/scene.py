@@ -1,0 +1,265 @@
+"""Real processes around one database: a host's side, workers that can be killed, Acme's service.
+
+Nothing here knows how the worker works: it starts the command line, calls as a host does, sends
+signals, and reads rows and Acme's books.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+from acme_process import ADMIN_TOKEN, serving
+
+from chaos.books import Books
+from chaos.verdict import Verdict, Wish, verdict
+from nimble_lifecycle.errors import StoreError
+from nimble_lifecycle.protocol import Event, Reason, Workspace
+from nimble_lifecycle.store import IntentStore, WorkStore
+from nimble_lifecycle.store.models import deployment, journal, tenancy
+
+KIND = "acme-outreach"
+PROCESSES = Path(__file__).with_name("processes")
+EXAMPLE = PROCESSES.parents[2] / "examples" / "acme_outreach"
+
+TIME_LIMIT = 0.5
+LEASE = 3 * TIME_LIMIT
+"""Seconds; what the adapters of `processes/adapters.py` have."""
+
+POLL = 0.1
+GRACE = 0.3
+LIMITS = {
+    "NIMBLE_CONCURRENCY": "5",
+    "NIMBLE_POLL": str(POLL),
+    "NIMBLE_GRACE": str(GRACE),
+    "NIMBLE_DRAIN": "5",
+    "NIMBLE_BACKOFF_FIRST": "0.05",
+    "NIMBLE_BACKOFF_LONGEST": "0.5",
+    # A slow machine must not spend them; that they are bounded is tested elsewhere.
+    "NIMBLE_MAX_CREATES": "50",
+}
+"""What every worker here runs with."""
+
+PATIENCE = 60.0
+"""Seconds that any one thing may take before a test calls it wrong."""
+
+
+class Host:
+    """Calls as a host does, one after another for each workspace, and remembers the answers."""
+
+    def __init__(self, say: Callable[[str, Event, str], None]) -> None:
+        self.wishes: dict[str, Wish] = {}
+        """What each workspace last asked for, where that was acknowledged or is being insisted on."""
+        self.unsure: set[str] = set()
+        """Workspaces whose last call failed: it may or may not have been recorded."""
+        self._say = say
+
+    def ready(self, *names: str, from_name: str = "") -> bool:
+        return all([self._call(name, Wish(True, from_name)) for name in names])
+
+    def removing(self, *names: str) -> bool:
+        return all([self._call(name, Wish(False)) for name in names])
+
+    def insist(self) -> None:
+        """Repeat failed calls, as hosts do, until they are answered."""
+        for name in sorted(self.unsure):
+            until(f"a call for {name} is answered", lambda name=name: self._repeat(name))
+
+    def _repeat(self, name: str) -> bool:
+        return self._call(name, self.wishes[name])
+
+    def _call(self, name: str, wish: Wish) -> bool:
+        self.wishes[name] = wish
+        self.unsure.add(name)
+        try:
+            self._say(name, Event.READY if wish.wanted else Event.REMOVING, wish.from_name)
+        except CallFailedError:
+            return False
+        self.unsure.discard(name)
+        return True
+
+
+class CallFailedError(Exception):
+    """A host call that was answered with an error, or not at all."""
+
+
+def intents(store: IntentStore) -> Callable[[str, Event, str], None]:
+    """Give a host's voice that speaks to the server half's store itself."""
+
+    def say(name: str, event: Event, from_name: str) -> None:
+        end = time.monotonic() + 3.0
+        try:
+            if event is Event.READY:
+                params = {"plan": "starter", "from_name": from_name}
+                store.ready(Workspace(name), KIND, Reason.RESUME, params, until=end)
+            else:
+                store.removing(Workspace(name), KIND, until=end)
+        except StoreError as error:
+            raise CallFailedError from error
+
+    return say
+
+
+class Worker:
+    """A worker process."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], files: Path) -> None:
+        self._owner = files.with_suffix(".owner")
+        self.log = files.with_suffix(".log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=PROCESSES,
+                env={**environment, "CHAOS_OWNER": str(self._owner)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def owner(self) -> str:
+        """Its name on leases; empty before its first claim."""
+        return self._owner.read_text() if self._owner.exists() else ""
+
+    @property
+    def runs(self) -> bool:
+        return self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it, and come back once it is dead."""
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self) -> int:
+        """Wait for its end and give its exit code."""
+        return self.process.wait(PATIENCE)
+
+
+class Scene:
+    """One database, one Acme, a host, and any number of workers."""
+
+    def __init__(self, url: str, folder: Path, stack: ExitStack, **environment: str) -> None:
+        self.folder = folder
+        self.url = url
+        self._environment = environment
+        self._stack = stack
+        self._numbers = count(1)
+        self.workers: list[Worker] = []
+        self.secrets = folder / "secrets"
+        self.store = WorkStore(url)
+        stack.callback(self.store.close)
+        intent_store = IntentStore(url)
+        stack.callback(intent_store.close)
+        self.host = Host(intents(intent_store))
+        (owner,) = self._read(sa.select(deployment.c.owner_id))
+        self.books = Books(folder / "acme.db", owner["owner_id"])
+        provisioning = environment.get("ACME_PROVISIONING_SECONDS", "0")
+        self.acme = stack.enter_context(
+            serving(self.books.path, ACME_PROVISIONING_SECONDS=provisioning)
+        )
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def worker(self, *arguments: str, adapter: str = "Marked", **environment: str) -> Worker:
+        """Start a worker; it is killed at the end if it still runs."""
+        program = [sys.executable, str(PROCESSES / "worker.py")]
+        files = self.folder / f"worker-{next(self._numbers)}"
+        started = Worker(
+            [*program, "run", f"adapters:{adapter}", *arguments],
+            {
+                **inherited(),
+                **LIMITS,
+                "NIMBLE_DATABASE_URL": self.url,
+                "ACME_URL": self.acme.url,
+                "ACME_ADMIN_TOKEN": ADMIN_TOKEN,
+                "ACME_SECRETS_DIR": str(self.secrets),
+                **self._environment,
+                **environment,
+            },
+            files,
+        )
+        self._stack.callback(started.kill)
+        self.workers.append(started)
+        return started
+
+    def finish(self, *, adapter: str = "Marked", workers: int = 1) -> None:
+        """Settle everything, as it would be in time: hosts call again, workers run until idle."""
+        self.host.insist()
+        for worker in self.workers:
+            if worker.runs:
+                worker.send(signal.SIGTERM)
+        for worker in self.workers:
+            worker.ended()
+        last = [self.worker("--exit-when-idle", adapter=adapter) for _ in range(workers)]
+        for worker in last:
+            assert worker.ended() == 0, worker.log.read_text()
+
+    # -- the state of the world ------------------------------------------------------------------
+
+    def rows(self) -> list[sa.RowMapping]:
+        """Give every row, oldest life first."""
+        order = (tenancy.c.workspace_id, tenancy.c.incarnation)
+        return self._read(sa.select(tenancy).order_by(*order))
+
+    def row(self, name: str) -> sa.RowMapping:
+        """Give the newest row of a workspace."""
+        return [row for row in self.rows() if row["workspace_id"] == name][-1]
+
+    def ready(self, *names: str) -> bool:
+        """Whether the newest rows of these workspaces are ready."""
+        return all(self.row(name)["phase"] == "ready" for name in names)
+
+    def leased(self, owner: str) -> list[sa.RowMapping]:
+        """Give the rows that a worker has in its hands."""
+        return [row for row in self.rows() if row["lease_owner"] == owner]
+
+    def journal(self) -> list[sa.RowMapping]:
+        return self._read(sa.select(journal).order_by(journal.c.id))
+
+    def verdict(self) -> Verdict:
+        """Name whatever is not as promised."""
+        return verdict(self.host.wishes, self.rows(), self.books, self.secrets)
+
+    def _read(self, statement: sa.Select[tuple[object, ...]]) -> list[sa.RowMapping]:
+        end = time.monotonic() + 10
+        return self.store.reading(end, lambda at: list(at.execute(statement).mappings()))
+
+
+@contextmanager
+def scene(url: str, folder: Path, **environment: str) -> Iterator[Scene]:
+    """Set the scene over a migrated database; everything that was started ends with the block."""
+    with ExitStack() as stack:
+        yield Scene(url, folder, stack, **environment)
+
+
+def inherited() -> dict[str, str]:
+    """Give the environment without what would change a half, and with the example to import."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NIMBLE_", "ACME_", "NB_"))}
+    path = [str(EXAMPLE), *filter(None, [kept.get("PYTHONPATH")])]
+    return {**kept, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def until(what: str, happens: Callable[[], bool], *, within: float = PATIENCE) -> float:
+    """Wait until something happens and give how many seconds it took."""
+    began = time.monotonic()
+    while not happens():
+        assert time.monotonic() - began < within, f"waited {within:.0f} s in vain until {what}"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def through(url: str, port: int) -> str:
+    """Give the URL with another port, that of a proxy."""
+    parts = urlsplit(url)
+    user = f"{parts.username}@" if parts.username else ""
+    return parts._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
