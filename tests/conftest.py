@@ -117,13 +117,23 @@ def postgres_server() -> Iterator[str]:
     elif answering := next(filter(can_make_databases, local_servers()), None):
         yield answering
     elif directory := programs():
-        with private_cluster(directory) as url:
-            yield url
+        with private_cluster(directory) as cluster:
+            yield cluster.url
     else:
         give_up(
             "no PostgreSQL: NIMBLE_TEST_POSTGRES_URL is not set, no usable server answers on "
             "127.0.0.1:5432, and initdb and pg_ctl are not installed"
         )
+
+
+@pytest.fixture
+def cluster() -> Iterator["Cluster"]:
+    """Run a PostgreSQL of this test's own, which it may stop and start."""
+    if (directory := programs()) is None:
+        give_up("no PostgreSQL of a test's own: initdb and pg_ctl are not installed")
+    with private_cluster(directory) as cluster:
+        migrate(cluster.url)
+        yield cluster
 
 
 class Databases:
@@ -181,39 +191,77 @@ def programs() -> Path | None:
     return None
 
 
-@contextmanager
-def private_cluster(directory: Path) -> Iterator[str]:
-    """Run a cluster of our own on a free port; its programs refuse root, so root is `postgres`."""
-    user = "postgres" if os.geteuid() == 0 else None
-    home = Path(tempfile.mkdtemp(prefix="nimble-postgres-"))
-    data, port = home / "data", free_port()
-    options = f"-h 127.0.0.1 -p {port} -k '' -c fsync=off -c full_page_writes=off"
+class Cluster:
+    """A PostgreSQL cluster of our own on a free port; its programs refuse root: `postgres` then."""
 
-    def run(program: str, *arguments: str) -> None:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._user = "postgres" if os.geteuid() == 0 else None
+        self._home = Path(tempfile.mkdtemp(prefix="nimble-postgres-"))
+        self.port = free_port()
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def make(self) -> None:
+        """Make its files."""
+        if self._user:
+            shutil.chown(self._home, self._user)
+        self._run(
+            "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
+        )
+
+    def start(self) -> None:
+        """Start it; it answers when this returns."""
+        options = f"-h 127.0.0.1 -p {self.port} -k '' -c fsync=off -c full_page_writes=off"
+        self._run("pg_ctl", "-w", "-o", options, "start")
+
+    def stop(self) -> None:
+        """Stop it at once, as if its machine had lost power: it recovers when it starts."""
+        self._run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def keeper(self) -> "subprocess.Popen[bytes]":
+        """Run what ends the cluster when this process closes the pipe, as even a killed one does."""
+        return subprocess.Popen(
+            ["sh", "-c", END_WITH_STDIN, str(self._directory / "pg_ctl"), str(self._home)],
+            user=self._user,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def remove(self) -> str:
+        """Remove the files of one that did not start, and give what it said."""
+        output = self._home / "output"
+        said = output.read_text(errors="replace")[-2000:] if output.exists() else ""
+        shutil.rmtree(self._home, ignore_errors=True)
+        return said
+
+    def _run(self, program: str, *arguments: str) -> None:
         # Output goes to a file: the server inherits it, and a pipe would never be at its end.
-        with (home / "output").open("ab") as output:
-            command = [str(directory / program), "-D", str(data), *arguments]
+        with (self._home / "output").open("ab") as output:
             subprocess.run(
-                command, user=user, cwd=home, stdout=output, stderr=output, check=True, timeout=90
+                [self._directory / program, "-D", self._home / "data", *arguments],
+                user=self._user,
+                cwd=self._home,
+                stdout=output,
+                stderr=output,
+                check=True,
+                timeout=90,
             )
 
+
+@contextmanager
+def private_cluster(directory: Path) -> Iterator[Cluster]:
+    """Run a cluster of our own."""
+    cluster = Cluster(directory)
     try:
-        if user:
-            shutil.chown(home, user)
-        run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        run("pg_ctl", "-w", "-o", options, "start")
+        cluster.make()
+        cluster.start()
     except (OSError, LookupError, subprocess.SubprocessError) as error:
-        output = home / "output"
-        said = output.read_text(errors="replace")[-2000:] if output.exists() else ""
-        shutil.rmtree(home, ignore_errors=True)
-        give_up(f"a private PostgreSQL cluster did not start: {error}\n{said}")
-    # Ends the cluster when this process closes the pipe, which even a killed one does.
-    keeper = ["sh", "-c", END_WITH_STDIN, str(directory / "pg_ctl"), str(home)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(
-        keeper, user=user, cwd="/", stdin=subprocess.PIPE, start_new_session=True, **quiet
-    ):
-        yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        give_up(f"a private PostgreSQL cluster did not start: {error}\n{cluster.remove()}")
+    with cluster.keeper():
+        yield cluster
 
 
 def free_port() -> int:

@@ -2,7 +2,7 @@
 
 import hashlib
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -69,15 +69,18 @@ class Books:
                 found[resource.reference].append(resource)
         return dict(found)
 
-    def made(self, reference: str | None = None) -> int:
-        """Count the tenancies of ours that were ever made, of one mark or of all."""
+    def made(self) -> int:
+        """Count the tenancies of ours that were ever made."""
+        return sum(self._makes().values())
+
+    def made_twice(self) -> list[str]:
+        """Name the marks under which more than one tenancy was ever made, gone or not."""
+        return [mark for mark, count in self._makes().items() if count > 1]
+
+    def _makes(self) -> Counter[str]:
+        made = "SELECT reference FROM audit WHERE what = 'made' AND owner = ?"
         with self._reading() as at:
-            (count,) = at.execute(
-                "SELECT count(*) FROM audit WHERE what = 'made' AND owner = ?"
-                " AND coalesce(?, reference) = reference",
-                (self.owner, reference),
-            ).fetchone()
-        return int(count)
+            return Counter(mark for (mark,) in at.execute(made, (self.owner,)))
 
     def foreign_touched(self) -> list[str]:
         """Name what was done to tenancies of others."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -90,8 +90,8 @@ class CallFailedError(Exception):
     """A host call that was answered with an error, or not at all."""
 
 
-def intents(store: IntentStore) -> Callable[[str, Event, str], None]:
-    """Give a host's voice that speaks to the server half's store itself."""
+def said_to(store: IntentStore) -> Callable[[str, Event, str], None]:
+    """Give a host's voice that speaks to the server half's store, without the wire between."""
 
     def say(name: str, event: Event, from_name: str) -> None:
         end = time.monotonic() + 3.0
@@ -140,6 +140,10 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
+    def stopped(self) -> None:
+        """Wait until it was stopped by a signal."""
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
     def ended(self) -> int:
         """Wait for its end and give its exit code."""
         return self.process.wait(PATIENCE)
@@ -158,9 +162,9 @@ class Scene:
         self.secrets = folder / "secrets"
         self.store = WorkStore(url)
         stack.callback(self.store.close)
-        intent_store = IntentStore(url)
-        stack.callback(intent_store.close)
-        self.host = Host(intents(intent_store))
+        self.intents = IntentStore(url)
+        stack.callback(self.intents.close)
+        self.host = Host(said_to(self.intents))
         (owner,) = self._read(sa.select(deployment.c.owner_id))
         self.books = Books(folder / "acme.db", owner["owner_id"])
         provisioning = environment.get("ACME_PROVISIONING_SECONDS", "0")
@@ -219,12 +223,33 @@ class Scene:
         """Whether the newest rows of these workspaces are ready."""
         return all(self.row(name)["phase"] == "ready" for name in names)
 
+    def holding(self) -> list[Worker]:
+        """Give the running workers that have rows in their hands."""
+        owners = {row["lease_owner"] for row in self.rows()}
+        return [worker for worker in self.workers if worker.runs and worker.owner in owners]
+
     def leased(self, owner: str) -> list[sa.RowMapping]:
         """Give the rows that a worker has in its hands."""
         return [row for row in self.rows() if row["lease_owner"] == owner]
 
+    def taken_up(self, rows: Sequence[sa.RowMapping]) -> tuple[float, float]:
+        """Wait until each of these rows was claimed again; seconds to the first and to the last."""
+        tokens = {row["id"]: row["lease_token"] for row in rows}
+
+        def claimed() -> int:
+            now = {row["id"]: row["lease_token"] for row in self.rows()}
+            return sum(now[id_] > token for id_, token in tokens.items())
+
+        first = until("a row is worked on again", lambda: claimed() > 0)
+        rest = until("every row is worked on again", lambda: claimed() == len(tokens))
+        return first, first + rest
+
     def journal(self) -> list[sa.RowMapping]:
         return self._read(sa.select(journal).order_by(journal.c.id))
+
+    def looked_up(self) -> int:
+        """Count the creates that somebody else had to look up."""
+        return sum(entry["action"] == "find" for entry in self.journal())
 
     def verdict(self) -> Verdict:
         """Name whatever is not as promised."""

@@ -7,55 +7,104 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.scene import LEASE, Scene, Worker, until
+from chaos.scene import Scene, until
 
+STEPS = ("create", "find", "poll", "update", "release")
 DEATHS = {
-    "claimed": ("create", "find", "poll", "update", "release"),
-    "applied": ("create", "key", "find", "poll", "update", "release"),
-    "answered": ("create", "find", "poll", "update", "release"),
-    "settled": ("create", "find", "poll", "update", "release"),
+    "claimed": STEPS,
+    "applied": (*STEPS, "key"),
+    "answered": STEPS,
+    "settled": STEPS,
 }
+"""The steps by the point at which a worker is killed; `key` is the second request of a create."""
 
 
-def dies(scene: Scene, at: str, adapter: str) -> Worker:
-    """Run a worker until it has killed itself at this point."""
-    worker = scene.worker(CHAOS_DEATH=at, adapter=adapter)
+def dies(scene: Scene, step: str, point: str, adapter: str) -> None:
+    """Run a worker until it was killed at this point."""
+    worker = scene.worker(CHAOS_FATE=f"{step}:{point}:SIGKILL", adapter=adapter)
     assert worker.ended() == -signal.SIGKILL, worker.log.read_text()
-    return worker
 
 
-def before(scene: Scene, step: str) -> None:
-    """Bring a workspace of its own to where this step comes next."""
-    if step in ("create", "key"):
-        scene.host.ready(step)
-    if step == "update":
-        scene.host.ready(step, from_name="changed")
+def ask_for(scene: Scene, step: str) -> None:
+    """Bring the workspace that is named after a step to where the step comes next."""
     if step == "release":
         scene.host.removing(step)
-    if step == "find":
-        scene.acme.misbehave("error_after", method="POST", count=1)
-        scene.host.ready(step)
-    if step == "poll":
+    elif step == "update":
+        scene.host.ready(step, from_name="changed")
+    else:
+        if step == "find":
+            scene.acme.misbehave("error_after", method="POST", count=1)
         scene.host.ready(step)
 
 
 @pytest.mark.parametrize(
-    ("point", "adapter"),
-    [
-        ("applied", "Marked"),
-        *(pytest.param(p, "Marked", marks=pytest.mark.slow) for p in DEATHS if p != "applied"),
-        *(pytest.param(point, "Acme", marks=pytest.mark.slow) for point in DEATHS),
-    ],
+    "point",
+    ["applied", *(pytest.param(point, marks=pytest.mark.slow) for point in DEATHS if point != "applied")],
 )
 def test_a_worker_killed_at_a_named_point_of_any_step_leaves_exactly_one_resource(
-    make_scene: Callable[..., Scene], database_url: str, point: str, adapter: str
+    make_scene: Callable[..., Scene], database_url: str, point: str
 ) -> None:
     scene = make_scene(database_url, ACME_PROVISIONING_SECONDS="0.2")
     scene.host.ready("update", "release")
-    scene.finish(adapter=adapter)
+    scene.finish()
     for step in DEATHS[point]:
-        before(scene, step)
-        dies(scene, f"{step}:{point}", adapter)
-    scene.finish(adapter=adapter)
+        ask_for(scene, step)
+        dies(scene, step, point, "Marked")
+    scene.finish()
     assert scene.verdict() == {}
-    assert scene.books.made() == len(scene.rows())
+    assert scene.books.made_twice() == []
+
+
+@pytest.mark.slow
+def test_a_killed_create_under_a_key_the_vendor_remembers_is_repeated(stage: Scene) -> None:
+    for number, point in enumerate(DEATHS):
+        stage.host.ready(f"ws-{number}")
+        dies(stage, "create", point, "Keyed")
+    stage.finish(adapter="Keyed")
+    assert stage.verdict() == {}
+    assert stage.books.made() == len(DEATHS)
+
+
+@pytest.mark.parametrize(
+    ("workers", "kills", "workspaces"),
+    [(2, 3, 24), pytest.param(4, 16, 96, marks=pytest.mark.slow)],
+)
+def test_workers_killed_at_random_leave_exactly_one_resource_for_each_workspace(
+    stage: Scene, workers: int, kills: int, workspaces: int
+) -> None:
+    chance = random.Random(kills)
+    stage.acme.misbehave("slow", seconds=0.05)  # so that rows are in somebody's hands for a while
+    names = [f"ws-{number}" for number in range(workspaces)]
+    crew = [stage.worker() for _ in range(workers)]
+    each = workspaces // kills
+    for kill in range(kills):
+        batch = names[kill * each : (kill + 1) * each]
+        stage.host.ready(*batch)
+        until("workers are busy, or done", lambda: stage.holding() or stage.ready(*batch))
+        time.sleep(chance.uniform(0.0, 0.1))
+        victim = chance.choice(stage.holding() or crew)
+        victim.kill()
+        crew[crew.index(victim)] = stage.worker()
+        stage.host.ready(batch[0], from_name="changed")
+        stage.host.removing(batch[-1])
+    stage.finish(workers=workers)
+    assert stage.verdict() == {}
+    assert stage.books.made_twice() == []
+    assert stage.looked_up(), "no kill hit a create in the middle"
+
+
+def test_the_rows_of_a_killed_worker_are_left_alone_until_their_leases_end(stage: Scene) -> None:
+    victim = stage.worker()
+    stage.acme.misbehave("slow", seconds=30)
+    stage.host.ready(*(f"ws-{number}" for number in range(5)))
+    until("the worker has every row in its hands", lambda: len(stage.leased(victim.owner)) == 5)
+    victim.kill()
+    stage.acme.behave()
+    held = {row["id"]: row["lease_expires_at"] for row in stage.leased(victim.owner)}
+    other = stage.worker()
+    stage.taken_up(stage.leased(victim.owner))
+    stage.finish()
+    assert stage.verdict() == {}
+    later = [entry for entry in stage.journal() if entry["actor"] != victim.owner]
+    assert {entry["tenancy_id"] for entry in later if entry["actor"] == other.owner} == set(held)
+    assert all(entry["at"] >= held[entry["tenancy_id"]] for entry in later)

@@ -1,16 +1,27 @@
 """Acme's adapter with short limits, in the kinds there are of settling an unknown create."""
 
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from fnmatch import fnmatch
 from secrets import token_hex
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
-from dying import Death
+from fate import Fate
 from vendor import AcmeTenancy, AcmeVendor, needed
 
-from nimble_lifecycle.reconciler import Tenancy, Vendor
+from nimble_lifecycle.reconciler import (
+    External,
+    InProgress,
+    Provisioned,
+    Released,
+    Tenancy,
+    Vendor,
+)
 from nimble_lifecycle.reconciler.http import Call
+
+T = TypeVar("T")
 
 REQUESTS = {
     "create": "POST /tenancies",
@@ -28,11 +39,13 @@ class Acme(AcmeVendor):
 
     lag = timedelta(seconds=1)
     time_limit = timedelta(seconds=float(os.environ.get("CHAOS_TIME_LIMIT", "0.5")))
-    death = Death.from_environment()
+    fate = Fate.from_environment()
 
     async def _ask(self, call: Call, method: str, path: str, **rest: object) -> bytes:  # type: ignore[override]
+        step = step_of(f"{method} {path}")
+        self.fate.at("begun", step)
         answer = await super()._ask(call, method, path, **rest)  # type: ignore[arg-type]
-        self.death.at("applied", step_of(f"{method} {path}"))
+        self.fate.at("applied", step)
         return answer
 
 
@@ -54,6 +67,31 @@ class Marked(Acme):
         headers = {"Idempotency-Key": token_hex(16)}
         made = await self._ask(Call.CREATE, "POST", "/tenancies", json=body, headers=headers)
         return AcmeTenancy.model_validate_json(made)
+
+
+class Plain(Vendor):
+    """`Marked` with plain methods: a call that is over its limit goes on to its end."""
+
+    kind = Marked.kind
+    lag = Marked.lag
+    time_limit = Marked.time_limit
+
+    def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        return asyncio.run(self._asked(lambda marked: marked.provision(tenancy)))
+
+    def poll(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        return asyncio.run(self._asked(lambda marked: marked.poll(tenancy)))
+
+    def find(self, tenancy: Tenancy) -> External | InProgress | None:
+        return asyncio.run(self._asked(lambda marked: marked.find(tenancy)))
+
+    def release(self, tenancy: Tenancy) -> Released:
+        return asyncio.run(self._asked(lambda marked: marked.release(tenancy)))
+
+    @staticmethod
+    async def _asked(call: Callable[[Marked], Awaitable[T]]) -> T:
+        async with Marked() as marked:
+            return await call(marked)  # type: ignore[arg-type]  # entering gives itself
 
 
 def step_of(request: str) -> str:

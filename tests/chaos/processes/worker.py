@@ -1,8 +1,8 @@
-"""`nimble-reconcile` as it is shipped, over a store that can be made to die, jump or run full.
+"""`nimble-reconcile` as it is shipped, over a store that can be made to go wrong.
 
-CHAOS_OWNER names the file it writes its lease owner's name to. CHAOS_DEATH is where it kills
-itself, CHAOS_CLOCK=jumping lets the table `chaos_clock` move its clock, and CHAOS_PAGES names a file
-with the number of pages a SQLite database may have.
+CHAOS_OWNER names the file it writes its lease owner's name to, CHAOS_FATE where it is killed or
+stopped (`fate.py`). With CHAOS_CLOCK=jumping the table `chaos_clock` moves its clock. CHAOS_PAGES
+names a file with the number of pages a SQLite database may have.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-from dying import Death
+from fate import Fate
 from jumping import JumpingClock
 from pages import hold_to
 
@@ -28,21 +28,21 @@ class ChaosStore(WorkStore):
         super().__init__(url, clock=clock and clock(), connections=connections)
         if pages := os.environ.get("CHAOS_PAGES"):
             hold_to(self.engine, Path(pages))
-        self._death = Death.from_environment()
+        self._fate = Fate.from_environment()
         self._owner = Path(os.environ["CHAOS_OWNER"])
 
     def claim(self, rules: Rules, limit: int) -> list[Claim]:
         if not self._owner.exists():
             self._owner.write_text(rules.owner)
         claims = super().claim(rules, limit)
-        self._death.at("claimed", *(claim.step for claim in claims))
+        self._fate.at("claimed", *(claim.step for claim in claims))
         return claims
 
     def settle(self, batch: Sequence[Settlement], *, actor: str) -> set[UUID]:
         steps = [settled.action for settled in batch]
-        self._death.at("answered", *steps)
+        self._fate.at("answered", *steps)
         settled = super().settle(batch, actor=actor)
-        self._death.at("settled", *steps)
+        self._fate.at("settled", *steps)
         return settled
 
 
