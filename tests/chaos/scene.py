@@ -24,6 +24,7 @@ from nimble_lifecycle.errors import StoreError
 from nimble_lifecycle.protocol import Event, Reason, Workspace
 from nimble_lifecycle.store import IntentStore, WorkStore
 from nimble_lifecycle.store.models import deployment, journal, tenancy
+from nimble_lifecycle.store.ports import instant_of
 
 KIND = "acme-outreach"
 PROCESSES = Path(__file__).with_name("processes")
@@ -222,6 +223,12 @@ class Scene:
     def ready(self, *names: str) -> bool:
         """Whether the newest rows of these workspaces are ready."""
         return all(self.row(name)["phase"] == "ready" for name in names)
+
+    def expired(self, name: str) -> bool:
+        """Whether the lease on a workspace's newest row is over."""
+        over = tenancy.c.lease_expires_at <= instant_of(self.store.clock)
+        named = (tenancy.c.workspace_id == name, tenancy.c.lease_owner.is_not(None), over)
+        return bool(self._read(sa.select(tenancy.c.id).where(*named)))
 
     def holding(self) -> list[Worker]:
         """Give the running workers that have rows in their hands."""

@@ -21,7 +21,7 @@ DEATHS = {
 
 def dies(scene: Scene, step: str, point: str, adapter: str) -> None:
     """Run a worker until it was killed at this point."""
-    worker = scene.worker(CHAOS_FATE=f"{step}:{point}:SIGKILL", adapter=adapter)
+    worker = scene.worker(CHAOS_FATE=f"{step}:{point}:SIGKILL:0", adapter=adapter)
     assert worker.ended() == -signal.SIGKILL, worker.log.read_text()
 
 

@@ -36,16 +36,31 @@ def test_a_worker_told_to_stop_leaves_long_calls_behind_and_they_are_looked_up(
     assert stage.books.made() == 1
 
 
-@pytest.mark.parametrize("adapter", ["Acme", "Plain"])
-def test_a_create_that_a_suspended_worker_sends_after_another_made_one(
+@pytest.mark.parametrize("adapter", ["Marked", "Plain"])
+def test_what_a_suspended_worker_still_creates_is_released_where_another_made_one(
     stage: Scene, adapter: str
 ) -> None:
-    suspended = stage.worker(adapter=adapter, CHAOS_FATE="create:begun:SIGSTOP")
+    suspended = stage.worker(adapter=adapter, CHAOS_FATE="create:begun:SIGSTOP:1")
+    stage.host.ready("before")  # from then on its connection to Acme is open
+    until("the first workspace is ready", lambda: stage.ready("before"))
     stage.host.ready("one")
     suspended.stopped()
     stage.worker(adapter=adapter)
     until("another worker made it", lambda: stage.ready("one"))
     suspended.send(signal.SIGCONT)
+    until("it made another", lambda: stage.books.made_twice() != [])
     stage.finish(adapter=adapter)
-    print(stage.verdict(), [dict(x) for x in stage.journal()])
     assert stage.verdict() == {}
+
+
+def test_what_a_suspended_worker_still_creates_is_its_rows_where_nobody_else_came(
+    stage: Scene,
+) -> None:
+    suspended = stage.worker(CHAOS_FATE="create:begun:SIGSTOP:0")
+    stage.host.ready("one")
+    suspended.stopped()
+    until("its lease is over", lambda: stage.expired("one"))
+    suspended.send(signal.SIGCONT)
+    stage.finish()
+    assert stage.verdict() == {}
+    assert stage.books.made() == 1

@@ -2,10 +2,8 @@
 
 import os
 import signal
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
 class Fate:
     """A named point of a step, and the signal that comes there; no step: none comes.
 
@@ -13,17 +11,21 @@ class Fate:
     answer has not reached the adapter), `answered` (the row is not settled), `settled`.
     """
 
-    step: str
-    point: str
-    signal: signal.Signals
+    def __init__(self, step: str, point: str, number: str, spared: str) -> None:
+        self._step = step
+        self._point = point
+        self._signal = signal.Signals[number]
+        self._spared = int(spared)
 
     @classmethod
     def from_environment(cls) -> "Fate":
-        """Read CHAOS_FATE, `step:point:signal`."""
-        step, point, number = os.environ.get("CHAOS_FATE", "::SIGKILL").split(":")
-        return cls(step, point, signal.Signals[number])
+        """Read CHAOS_FATE, `step:point:signal:spared`: it comes after it has spared that many."""
+        return cls(*os.environ.get("CHAOS_FATE", "::SIGKILL:0").split(":"))
 
     def at(self, point: str, *steps: str) -> None:
         """Meet it if this is the point, and one of these the step."""
-        if self.point == point and self.step in steps:
-            os.kill(os.getpid(), self.signal)
+        if self._point != point or self._step not in steps:
+            return
+        if self._spared == 0:
+            os.kill(os.getpid(), self._signal)
+        self._spared -= 1

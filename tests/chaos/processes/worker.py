@@ -7,6 +7,7 @@ names a file with the number of pages a SQLite database may have.
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from uuid import UUID
 
@@ -47,5 +48,5 @@ class ChaosStore(WorkStore):
 
 
 if __name__ == "__main__":
-    cli.WorkStore = ChaosStore  # type: ignore[misc]
+    import_module("nimble_lifecycle.reconciler.cli.run").WorkStore = ChaosStore
     cli.main()
