@@ -209,6 +209,13 @@ class Scene:
         for worker in last:
             assert worker.ended() == 0, worker.log.read_text()
 
+    def settled(self) -> None:
+        """Wait until the promise holds, whoever works on it; what does not is what fails."""
+        end = time.monotonic() + PATIENCE
+        while (wrong := self.verdict()) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert wrong == {}
+
     # -- the state of the world ------------------------------------------------------------------
 
     def rows(self) -> list[sa.RowMapping]:

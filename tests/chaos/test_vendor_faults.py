@@ -1,42 +1,53 @@
 """Acme misbehaves, in each of its ways, while workspaces come, change and go."""
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from chaos.scene import Scene, until
+from chaos.scene import TIME_LIMIT, Scene, scene, until
 
 FAULTS = {
-    "error_after": {},
-    "error_before": {},
-    "drop_after": {},
-    "drop_before": {},
-    "slow": {"seconds": 1.0},
-    "hang": {"seconds": 1.0},
-    "rate_limited": {"seconds": 0.5},
-    "outage": {"seconds": 0.5},
-    "unauthorized": {},
-    "forbidden": {},
+    "error_after": 0.0,
+    "error_before": 0.0,
+    "drop_after": 0.0,
+    "drop_before": 0.0,
+    "slow": 2 * TIME_LIMIT,
+    "hang": 2 * TIME_LIMIT,
+    "rate_limited": 0.5,
+    "outage": 0.5,
+    "unauthorized": 0.0,
+    "forbidden": 0.0,
 }
-"""Acme's faults and how bad they are; `slow` and `hang` last past the limit of a call."""
+"""Acme's faults and how long they take, or tell us to wait, in seconds."""
+
+REQUESTS = 6
+"""How many requests meet each fault."""
 
 
-def live_through(scene: Scene, fault: str, adapter: str) -> None:
-    """Meet a fault in each kind of step, until it has been met, and get over it."""
-    scene.host.ready("changing", "going")
-    scene.finish(adapter=adapter)
-    scene.acme.misbehave(fault, count=6, **FAULTS[fault])
-    scene.host.ready("new-1", "new-2", "new-3")
-    scene.host.ready("changing", from_name="changed")
-    scene.host.removing("going")
-    scene.worker(adapter=adapter)
-    until("the fault was met six times", lambda: not scene.acme.misbehaving())
-    scene.finish(adapter=adapter)
+@pytest.fixture(scope="module")
+def lasting(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Set one scene, with its workers, for all faults."""
+    folder = tmp_path_factory.mktemp("vendor")
+    shutil.copyfile(sqlite_template, folder / "nimble.db")
+    with scene(f"sqlite:///{folder / 'nimble.db'}", folder) as lasting:
+        lasting.worker()
+        lasting.worker()
+        yield lasting
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_vendor_that_misbehaves_ends_with_exactly_one_resource_for_each_workspace(
-    make_scene, sqlite_url: str, fault: str
+    lasting: Scene, fault: str
 ) -> None:
-    scene = make_scene(sqlite_url)
-    live_through(scene, fault, "Marked")
-    assert scene.verdict() == {}
-    assert scene.books.made_twice() == []
+    changing, going, *new = (f"{fault}-{name}" for name in ("changing", "going", "a", "b", "c"))
+    lasting.host.ready(changing, going)
+    lasting.settled()
+    lasting.acme.misbehave(fault, count=REQUESTS, seconds=FAULTS[fault])
+    lasting.host.ready(*new)
+    lasting.host.ready(changing, from_name="changed")
+    lasting.host.removing(going)
+    until("the fault was met often enough", lambda: not lasting.acme.misbehaving())
+    lasting.settled()
+    assert lasting.books.made_twice() == []
