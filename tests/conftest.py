@@ -11,11 +11,8 @@ under CI=true they fail.
 import os
 import secrets
 import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from getpass import getuser
 from itertools import count
 from pathlib import Path
@@ -24,10 +21,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from clusters import Cluster, ClusterError, programs
 from psycopg import sql
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
-END_WITH_STDIN = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
 MAY_MAKE_DATABASES = (
     "SELECT rolcreatedb OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
 )
@@ -116,23 +113,33 @@ def postgres_server() -> Iterator[str]:
         yield given
     elif answering := next(filter(can_make_databases, local_servers()), None):
         yield answering
-    elif directory := programs():
-        with private_cluster(directory) as cluster:
-            yield cluster.url
     else:
+        with own_cluster() as cluster:
+            yield cluster.url
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Run a PostgreSQL of this test's own, which it may stop and start."""
+    with own_cluster() as cluster:
+        migrate(cluster.url)
+        yield cluster
+
+
+@contextmanager
+def own_cluster() -> Iterator[Cluster]:
+    """Run a private cluster, or give up."""
+    directory = programs()
+    if directory is None:
         give_up(
             "no PostgreSQL: NIMBLE_TEST_POSTGRES_URL is not set, no usable server answers on "
             "127.0.0.1:5432, and initdb and pg_ctl are not installed"
         )
-
-
-@pytest.fixture
-def cluster() -> Iterator["Cluster"]:
-    """Run a PostgreSQL of this test's own, which it may stop and start."""
-    if (directory := programs()) is None:
-        give_up("no PostgreSQL of a test's own: initdb and pg_ctl are not installed")
-    with private_cluster(directory) as cluster:
-        migrate(cluster.url)
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(Cluster(directory))
+        except ClusterError as error:
+            give_up(str(error))
         yield cluster
 
 
@@ -179,95 +186,6 @@ def can_make_databases(url: str) -> bool:
             return connection.execute(MAY_MAKE_DATABASES).fetchone() == (True,)
     except psycopg.OperationalError:
         return False
-
-
-def programs() -> Path | None:
-    """Find the directory of initdb and pg_ctl, which Debian keeps off the PATH."""
-    debian = Path("/usr/lib/postgresql").glob("*/bin")
-    newest_first = sorted(debian, key=lambda path: path.parent.name.zfill(4), reverse=True)
-    for directory in [*newest_first, *map(Path, os.get_exec_path())]:
-        if all(os.access(directory / program, os.X_OK) for program in ("initdb", "pg_ctl")):
-            return directory
-    return None
-
-
-class Cluster:
-    """A PostgreSQL cluster of our own on a free port; its programs refuse root: `postgres` then."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._user = "postgres" if os.geteuid() == 0 else None
-        self._home = Path(tempfile.mkdtemp(prefix="nimble-postgres-"))
-        self.port = free_port()
-        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
-
-    def make(self) -> None:
-        """Make its files."""
-        if self._user:
-            shutil.chown(self._home, self._user)
-        self._run(
-            "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
-        )
-
-    def start(self) -> None:
-        """Start it; it answers when this returns."""
-        options = f"-h 127.0.0.1 -p {self.port} -k '' -c fsync=off -c full_page_writes=off"
-        self._run("pg_ctl", "-w", "-o", options, "start")
-
-    def stop(self) -> None:
-        """Stop it at once, as if its machine had lost power: it recovers when it starts."""
-        self._run("pg_ctl", "-w", "-m", "immediate", "stop")
-
-    def keeper(self) -> "subprocess.Popen[bytes]":
-        """Run what ends the cluster when this process closes the pipe, as even a killed one does."""
-        return subprocess.Popen(
-            ["sh", "-c", END_WITH_STDIN, str(self._directory / "pg_ctl"), str(self._home)],
-            user=self._user,
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def remove(self) -> str:
-        """Remove the files of one that did not start, and give what it said."""
-        output = self._home / "output"
-        said = output.read_text(errors="replace")[-2000:] if output.exists() else ""
-        shutil.rmtree(self._home, ignore_errors=True)
-        return said
-
-    def _run(self, program: str, *arguments: str) -> None:
-        # Output goes to a file: the server inherits it, and a pipe would never be at its end.
-        with (self._home / "output").open("ab") as output:
-            subprocess.run(
-                [self._directory / program, "-D", self._home / "data", *arguments],
-                user=self._user,
-                cwd=self._home,
-                stdout=output,
-                stderr=output,
-                check=True,
-                timeout=90,
-            )
-
-
-@contextmanager
-def private_cluster(directory: Path) -> Iterator[Cluster]:
-    """Run a cluster of our own."""
-    cluster = Cluster(directory)
-    try:
-        cluster.make()
-        cluster.start()
-    except (OSError, LookupError, subprocess.SubprocessError) as error:
-        give_up(f"a private PostgreSQL cluster did not start: {error}\n{cluster.remove()}")
-    with cluster.keeper():
-        yield cluster
-
-
-def free_port() -> int:
-    """Give a TCP port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def give_up(reason: str) -> NoReturn:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -229,7 +229,8 @@ class Scene:
 
     def ready(self, *names: str) -> bool:
         """Whether the newest rows of these workspaces are ready."""
-        return all(self.row(name)["phase"] == "ready" for name in names)
+        newest = {row["workspace_id"]: row for row in self.rows()}
+        return all(name in newest and newest[name]["phase"] == "ready" for name in names)
 
     def expired(self, name: str) -> bool:
         """Whether the lease on a workspace's newest row is over."""
@@ -241,6 +242,10 @@ class Scene:
         """Give the running workers that have rows in their hands."""
         owners = {row["lease_owner"] for row in self.rows()}
         return [worker for worker in self.workers if worker.runs and worker.owner in owners]
+
+    def busy(self, *names: str) -> bool:
+        """Whether a worker has rows in its hands; or these workspaces have all they asked for."""
+        return bool(self.holding()) or self.ready(*names)
 
     def leased(self, owner: str) -> list[sa.RowMapping]:
         """Give the rows that a worker has in its hands."""
@@ -270,8 +275,20 @@ class Scene:
         return verdict(self.host.wishes, self.rows(), self.books, self.secrets)
 
     def _read(self, statement: sa.Select[tuple[object, ...]]) -> list[sa.RowMapping]:
-        end = time.monotonic() + 10
-        return self.store.reading(end, lambda at: list(at.execute(statement).mappings()))
+        """Read what cannot be missed, however often the database goes away meanwhile."""
+        found: list[sa.RowMapping] = []
+
+        def read(at: sa.Connection) -> None:
+            found[:] = at.execute(statement).mappings()
+
+        def could_be_read() -> bool:
+            with suppress(StoreError):
+                self.store.reading(time.monotonic() + 5.0, read)
+                return True
+            return False
+
+        until("the rows can be read", could_be_read)
+        return found
 
 
 @contextmanager

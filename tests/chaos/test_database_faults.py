@@ -1,0 +1,142 @@
+"""The database goes away, comes back, runs full, and its clock jumps."""
+
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from clusters import Cluster
+
+from chaos.processes.jumping import JumpingClock, Jumps
+from chaos.processes.pages import ROOMY, hold_to
+from chaos.scene import Host, Scene, said_to, until
+from nimble_lifecycle.store import IntentStore
+
+TERMINATE = (
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+HOUR = 3600.0
+
+
+def names(batch: object, count: int = 6) -> list[str]:
+    return [f"ws-{batch}-{number}" for number in range(count)]
+
+
+def come_change_and_go(scene: Scene, batch: int) -> None:
+    """Say something of each kind, whether it is heard or not, and wait until somebody works."""
+    new = names(batch)
+    scene.host.ready(*new)
+    scene.host.ready(new[0], from_name=f"changed {batch}")
+    scene.host.removing(new[-1])
+    until("a worker is busy", lambda: scene.busy(*new[:-1]))
+
+
+def test_terminated_connections_to_postgresql_lose_nothing_and_double_nothing(
+    make_scene: Callable[..., Scene], postgres_url: str
+) -> None:
+    scene = make_scene(postgres_url)
+    scene.worker()
+    scene.worker()
+    terminated = 0
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        for batch in range(6):
+            come_change_and_go(scene, batch)
+            terminated += admin.execute(TERMINATE).fetchone()[0]
+    assert terminated >= 6
+    scene.finish(workers=2)
+    assert scene.verdict() == {}
+    assert scene.books.made_twice() == []
+
+
+def test_a_postgresql_that_is_stopped_and_started_loses_nothing_and_doubles_nothing(
+    make_scene: Callable[..., Scene], cluster: Cluster
+) -> None:
+    scene = make_scene(cluster.url)
+    scene.worker()
+    scene.worker()
+    for batch in range(2):
+        come_change_and_go(scene, batch)
+        cluster.stop()
+        assert not scene.host.ready("while it is down"), "a ready was acknowledged by nobody"
+        cluster.start()
+    scene.finish(workers=2)
+    assert scene.verdict() == {}
+    assert scene.books.made_twice() == []
+
+
+@pytest.mark.parametrize("adapter", ["Acme", "Marked"])
+def test_jumps_of_the_databases_clock_lose_nothing_and_leave_nothing_doubled(
+    make_scene: Callable[..., Scene], database_url: str, adapter: str
+) -> None:
+    scene = make_scene(database_url, CHAOS_CLOCK="jumping")
+    jumps = Jumps(scene.store)
+    with closing(IntentStore(database_url, clock=JumpingClock())) as intents:
+        scene.host = Host(said_to(intents))
+        scene.acme.misbehave("slow", seconds=0.1)
+        scene.worker(adapter=adapter)
+        scene.worker(adapter=adapter)
+        for batch, hours in enumerate((1, 0, -1)):
+            come_change_and_go(scene, batch)
+            jumps.to(hours * HOUR)
+        come_change_and_go(scene, 3)
+        jumps.to(HOUR)  # what was put off by a wrong clock has its time at last
+        scene.finish(adapter=adapter, workers=2)
+        assert scene.verdict() == {}
+
+
+# -- a full disk -----------------------------------------------------------------------------------
+
+
+class Tmpfs:
+    """A disk with room for a write-ahead log, which may be 4 MB before SQLite reuses it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._filler = place / "filler"
+
+    def fill(self, scene: Scene) -> None:
+        with self._filler.open("wb", buffering=0) as filler:
+            try:
+                while filler.write(b"\0" * 4096):
+                    pass
+            except OSError:
+                pass
+
+    def free(self) -> None:
+        self._filler.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Tmpfs]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "nimble", place], check=False)
+    if mounted.returncode:
+        pytest.skip("only root may mount a small disk")
+    yield Tmpfs(place)
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_disk_fails_a_ready_and_the_worker_goes_on_when_there_is_room(
+    make_scene: Callable[..., Scene], sqlite_template: Path, disk: Tmpfs
+) -> None:
+    shutil.copyfile(sqlite_template, disk.place / "nimble.db")
+    scene = make_scene(f"sqlite:///{disk.place / 'nimble.db'}")
+    scene.acme.misbehave("slow", seconds=0.2)
+    worker = scene.worker()
+    scene.host.ready(*names("before"))
+    until("the worker is busy", lambda: scene.leased(worker.owner))
+    disk.fill(scene)
+    acknowledged = [scene.host.ready(name) for name in names("while it is full", 50)]
+    assert not all(acknowledged)
+    time.sleep(1.0)
+    assert worker.runs
+    disk.free()
+    scene.finish()
+    assert scene.verdict() == {}
