@@ -87,8 +87,7 @@ def test_workers_killed_at_random_leave_exactly_one_resource_for_each_workspace(
         crew[crew.index(victim)] = stage.worker()
         stage.host.ready(batch[0], from_name="changed")
         stage.host.removing(batch[-1])
-    stage.finish(workers=workers)
-    assert stage.verdict() == {}
+    stage.settled()
     assert stage.books.made_twice() == []
     assert stage.looked_up(), "no kill hit a create in the middle"
 
@@ -103,8 +102,7 @@ def test_the_rows_of_a_killed_worker_are_left_alone_until_their_leases_end(stage
     held = {row["id"]: row["lease_expires_at"] for row in stage.leased(victim.owner)}
     other = stage.worker()
     stage.taken_up(stage.leased(victim.owner))
-    stage.finish()
-    assert stage.verdict() == {}
+    stage.settled()
     later = [entry for entry in stage.journal() if entry["actor"] != victim.owner]
     assert {entry["tenancy_id"] for entry in later if entry["actor"] == other.owner} == set(held)
     assert all(entry["at"] >= held[entry["tenancy_id"]] for entry in later)
