@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from acme_process import ADMIN_TOKEN, serving
-
 from chaos.books import Books
+from chaos.processes.pages import hold_to
 from chaos.verdict import Verdict, Wish, verdict
+
 from nimble_lifecycle.errors import StoreError
 from nimble_lifecycle.protocol import Event, Reason, Workspace
 from nimble_lifecycle.store import IntentStore, WorkStore
@@ -165,6 +166,8 @@ class Scene:
         stack.callback(self.store.close)
         self.intents = IntentStore(url)
         stack.callback(self.intents.close)
+        if pages := environment.get("CHAOS_PAGES"):
+            hold_to(self.intents.engine, Path(pages))
         self.host = Host(said_to(self.intents))
         (owner,) = self._read(sa.select(deployment.c.owner_id))
         self.books = Books(folder / "acme.db", owner["owner_id"])
@@ -197,14 +200,19 @@ class Scene:
         self.workers.append(started)
         return started
 
-    def finish(self, *, adapter: str = "Marked", workers: int = 1) -> None:
-        """Settle everything, as it would be in time: hosts call again, workers run until idle."""
-        self.host.insist()
+    def stop(self) -> None:
+        """Tell every worker to stop, and wait for it."""
         for worker in self.workers:
             if worker.runs:
+                worker.send(signal.SIGCONT)
                 worker.send(signal.SIGTERM)
         for worker in self.workers:
             worker.ended()
+
+    def finish(self, *, adapter: str = "Marked", workers: int = 1) -> None:
+        """Settle everything, as it would be in time: hosts call again, workers run until idle."""
+        self.host.insist()
+        self.stop()
         last = [self.worker("--exit-when-idle", adapter=adapter) for _ in range(workers)]
         for worker in last:
             assert worker.ended() == 0, worker.log.read_text()
@@ -319,3 +327,10 @@ def through(url: str, port: int) -> str:
     parts = urlsplit(url)
     user = f"{parts.username}@" if parts.username else ""
     return parts._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
+
+
+def port_of(url: str) -> int:
+    """Give the port of a URL that names one."""
+    port = urlsplit(url).port
+    assert port
+    return port

@@ -1,20 +1,17 @@
 """The database goes away, comes back, runs full, and its clock jumps."""
 
-import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import ClassVar
 
 import psycopg
 import pytest
+from chaos.disks import small_disk
+from chaos.processes.jumping import JumpingClock, Jumps
+from chaos.scene import Host, Scene, said_to, until
 from clusters import Cluster
 
-from chaos.processes.jumping import JumpingClock, Jumps
-from chaos.processes.pages import ROOMY, hold_to
-from chaos.scene import Host, Scene, said_to, until
 from nimble_lifecycle.store import IntentStore
 
 TERMINATE = (
@@ -90,74 +87,22 @@ def test_jumps_of_the_databases_clock_lose_nothing_and_leave_nothing_doubled(
         scene.settled()
 
 
-# -- a full disk -----------------------------------------------------------------------------------
-
-
-class Tmpfs:
-    """A disk with room for a write-ahead log, which may be 4 MB before SQLite reuses it."""
-
-    settings: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, place: Path) -> None:
-        self._filler = place / "filler"
-
-    def fill(self) -> None:
-        with self._filler.open("wb", buffering=0) as filler, suppress(OSError):
-            while filler.write(b"\0" * 4096):
-                pass
-
-    def free(self) -> None:
-        self._filler.unlink()
-
-
-class Pages:
-    """A database that may not grow, where nobody lets us mount a disk."""
-
-    def __init__(self, place: Path) -> None:
-        self._limit = place / "pages"
-        self.settings = {"CHAOS_PAGES": str(self._limit)}
-        self.free()
-
-    def fill(self) -> None:
-        self._limit.write_text("1")
-
-    def free(self) -> None:
-        self._limit.write_text(str(ROOMY))
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    place = tmp_path / "disk"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def disk(place: Path) -> Iterator[Tmpfs | Pages]:
-    """Give a small disk at `place`; a real one where that is allowed."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "nimble", place]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        yield Pages(place)
-        return
-    yield Tmpfs(place)
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
 def test_a_full_disk_fails_a_ready_and_the_worker_goes_on_when_there_is_room(
-    make_scene: Callable[..., Scene], sqlite_template: Path, place: Path, disk: Tmpfs | Pages
+    make_scene: Callable[..., Scene], sqlite_template: Path, tmp_path: Path
 ) -> None:
-    shutil.copyfile(sqlite_template, place / "nimble.db")
-    scene = make_scene(f"sqlite:///{place / 'nimble.db'}", **disk.settings)
-    if "CHAOS_PAGES" in disk.settings:
-        hold_to(scene.intents.engine, Path(disk.settings["CHAOS_PAGES"]))
-    scene.acme.misbehave("slow", seconds=0.2)
-    worker = scene.worker()
-    scene.host.ready(*names("before", 12))
-    until("the worker is busy", lambda: scene.leased(worker.owner))
-    disk.fill()
-    assert not scene.host.ready(*names("while it is full", 50))
-    until("the worker says so", lambda: "disk is full" in worker.log.read_text())
-    disk.free()
-    scene.host.insist()
-    scene.settled()
-    assert worker.runs
+    place = tmp_path / "disk"
+    with small_disk(place) as disk:
+        shutil.copyfile(sqlite_template, place / "nimble.db")
+        scene = make_scene(f"sqlite:///{place / 'nimble.db'}", **disk.environment)
+        scene.acme.misbehave("slow", seconds=0.2)
+        worker = scene.worker()
+        scene.host.ready(*names("before", 12))
+        until("the worker is busy", lambda: scene.leased(worker.owner))
+        disk.fill()
+        assert not scene.host.ready(*names("while it is full", 50))
+        until("the worker says so", lambda: "disk is full" in worker.log.read_text())
+        disk.free()
+        scene.host.insist()
+        scene.settled()
+        assert worker.runs
+        worker.kill()

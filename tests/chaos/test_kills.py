@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-
 from chaos.scene import Scene, until
 
 STEPS = ("create", "find", "poll", "update", "release")
@@ -39,7 +38,10 @@ def ask_for(scene: Scene, step: str) -> None:
 
 @pytest.mark.parametrize(
     "point",
-    ["applied", *(pytest.param(point, marks=pytest.mark.slow) for point in DEATHS if point != "applied")],
+    [
+        "applied",
+        *(pytest.param(point, marks=pytest.mark.slow) for point in DEATHS if point != "applied"),
+    ],
 )
 def test_a_worker_killed_at_a_named_point_of_any_step_leaves_exactly_one_resource(
     make_scene: Callable[..., Scene], database_url: str, point: str

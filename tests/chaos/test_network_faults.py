@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-
 from chaos.proxy import Proxy
-from chaos.scene import LEASE, Host, Scene, said_to, scene, through, until
+from chaos.scene import LEASE, Host, Scene, port_of, said_to, scene, through, until
+
 from nimble_lifecycle.store import IntentStore
 
 
@@ -146,9 +145,3 @@ def test_calls_that_the_network_held_back_change_nothing_when_it_moves_again(
         until("what was held back has arrived", lambda: proxy.links == 0)
     scene.finish()
     assert scene.verdict() == {}
-
-
-def port_of(url: str) -> int:
-    port = urlsplit(url).port
-    assert port
-    return port

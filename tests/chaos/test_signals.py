@@ -1,10 +1,8 @@
 """Workers told to stop, and workers suspended for longer than their leases."""
 
 import signal
-from collections.abc import Callable
 
 import pytest
-
 from chaos.scene import Scene, until
 
 

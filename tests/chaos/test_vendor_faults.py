@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from chaos.scene import TIME_LIMIT, Scene, scene, until
 
 FAULTS = {

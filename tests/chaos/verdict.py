@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 import sqlalchemy as sa
-
 from chaos.books import Books, Resource
+
 from nimble_lifecycle.protocol import Phase
 
 Verdict: TypeAlias = dict[str, list[str]]

@@ -1,6 +1,7 @@
 """The server half of a chaos run, over HTTP: `python server.py PORT`.
 
-CHAOS_WISHES names a JSON file with the `from_name` each workspace chose.
+CHAOS_WISHES names a JSON file with the `from_name` each workspace chose. Its store goes wrong as
+the worker's does (`troubled.py`).
 """
 
 import json
@@ -10,8 +11,9 @@ from pathlib import Path
 
 from fastmcp import FastMCP
 from params import OutreachParams
+from troubled import TroubledIntents
 
-from nimble_lifecycle import Lifecycle, Tenancy, Workspace
+from nimble_lifecycle import Lifecycle, Tenancy, Workspace, store
 
 WISHES = Path(os.environ["CHAOS_WISHES"])
 
@@ -36,4 +38,5 @@ def workspace_removing() -> str:
 
 
 if __name__ == "__main__":
+    store.IntentStore = TroubledIntents  # type: ignore[misc]
     mcp.run(transport="http", host="127.0.0.1", port=int(sys.argv[1]), show_banner=False)

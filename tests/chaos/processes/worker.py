@@ -1,8 +1,7 @@
-"""`nimble-reconcile` as it is shipped, over a store that can be made to go wrong.
+"""`nimble-reconcile` as it is shipped, over a store that goes wrong (`troubled.py`) and may die.
 
 CHAOS_OWNER names the file it writes its lease owner's name to, CHAOS_FATE where it is killed or
-stopped (`fate.py`). With CHAOS_CLOCK=jumping the table `chaos_clock` moves its clock. CHAOS_PAGES
-names a file with the number of pages a SQLite database may have.
+stopped (`fate.py`).
 """
 
 import os
@@ -12,23 +11,17 @@ from pathlib import Path
 from uuid import UUID
 
 from fate import Fate
-from jumping import JumpingClock
-from pages import hold_to
+from troubled import TroubledWork
 
 from nimble_lifecycle.reconciler import cli
-from nimble_lifecycle.store import Claim, Rules, Settlement, WorkStore
-
-CLOCKS = {"jumping": JumpingClock}
+from nimble_lifecycle.store import Claim, Rules, Settlement
 
 
-class ChaosStore(WorkStore):
-    """The worker's store, told by the environment how to go wrong."""
+class FatedWork(TroubledWork):
+    """A worker's store that knows the points around its claims and settlements."""
 
-    def __init__(self, url: str, *, connections: int = 4) -> None:
-        clock = CLOCKS.get(os.environ.get("CHAOS_CLOCK", ""))
-        super().__init__(url, clock=clock and clock(), connections=connections)
-        if pages := os.environ.get("CHAOS_PAGES"):
-            hold_to(self.engine, Path(pages))
+    def __init__(self, url: str, **options: object) -> None:
+        super().__init__(url, **options)
         self._fate = Fate.from_environment()
         self._owner = Path(os.environ["CHAOS_OWNER"])
 
@@ -48,5 +41,5 @@ class ChaosStore(WorkStore):
 
 
 if __name__ == "__main__":
-    import_module("nimble_lifecycle.reconciler.cli.run").WorkStore = ChaosStore
+    import_module("nimble_lifecycle.reconciler.cli.run").WorkStore = FatedWork
     cli.main()
