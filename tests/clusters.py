@@ -7,6 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
+
+import psycopg
 
 END_WITH_STDIN = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
 
@@ -83,6 +86,13 @@ class Cluster:
     def stop(self) -> None:
         """Stop it at once, without a word to anybody: it recovers when it starts."""
         self._run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def copy(self, name: str) -> str:
+        """Make a database that is a copy of its first one, and give its URL."""
+        template = urlsplit(self.url)._replace(path="/template1").geturl()
+        with psycopg.connect(template, autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE postgres")
+        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
 
     def _run(self, program: str, *arguments: str) -> None:
         # Output goes to a file: the server inherits it, and a pipe would never be at its end.

@@ -2,7 +2,6 @@
 
 import heapq
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -47,7 +46,7 @@ class Figures:
     resources_made: int = 0
     calls: int = 0
     calls_failed: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
     taken_up: tuple[float, float] | None = None
     """Seconds from a worker's death to the first, and the last, of its rows being worked on."""
     wrong: Verdict = field(default_factory=dict)
@@ -110,7 +109,7 @@ class Round:
                 lane = self._lanes[sum(act.workspace.encode()) % LANES]
                 lane.submit(self._call, act)
             else:
-                self.figures.faults[act.what] += 1
+                self.figures.faults.append(act.what)
                 end = self._trouble.begin(act, self._crew, self._server)
                 over = time.monotonic() + act.lasting
                 heapq.heappush(self._ends, (over, next(self._numbers), end))

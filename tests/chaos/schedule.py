@@ -13,7 +13,7 @@ REMOVALS = 20
 CALLS = 5.0
 """Host calls a second, on average."""
 
-FAULTS = 0.5
+FAULTS = 1.5
 """Faults a second, on average; they overlap."""
 
 # Which faults there are, by how often, and how long they last at least and at most, in seconds.

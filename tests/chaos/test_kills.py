@@ -4,6 +4,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from chaos.scene import Scene, until
@@ -82,7 +83,7 @@ def test_workers_killed_at_random_leave_exactly_one_resource_for_each_workspace(
     for kill in range(kills):
         batch = names[kill * each : (kill + 1) * each]
         stage.host.ready(*batch)
-        until("a worker is busy", lambda: stage.busy(*batch))
+        until("a worker is busy", partial(stage.busy, *batch))
         time.sleep(chance.uniform(0.0, 0.1))  # any moment will do
         victim = chance.choice(stage.holding() or crew)
         victim.kill()

@@ -15,7 +15,6 @@ SECONDS = 15.0
 def test_a_round_of_chaos_on_postgresql_ends_as_promised(cluster: Cluster, tmp_path: Path) -> None:
     plan = Plan("1", SECONDS, "postgresql", "Marked", workers=2)
     figures = play(plan, cluster.url, cluster, tmp_path)
-    print(figures)
     assert figures.wrong == {}
 
 
@@ -25,5 +24,4 @@ def test_a_round_of_chaos_on_sqlite_ends_as_promised(sqlite_template: Path, tmp_
     with small_disk(tmp_path / "disk") as disk:
         shutil.copyfile(sqlite_template, tmp_path / "disk" / "nimble.db")
         figures = play(plan, f"sqlite:///{tmp_path / 'disk' / 'nimble.db'}", disk, tmp_path)
-    print(figures)
     assert figures.wrong == {}

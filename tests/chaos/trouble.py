@@ -60,7 +60,7 @@ class Trouble:
         self.for_all = {"NIMBLE_DATABASE_URL": scene.url}
         if isinstance(at, Cluster):
             network = self._networks["database"] = stack.enter_context(Proxy(port_of(at.url)))
-            self.for_all["NIMBLE_DATABASE_URL"] = through(at.url, network.port)
+            self.for_all["NIMBLE_DATABASE_URL"] = through(scene.url, network.port)
         else:
             self.for_all |= at.environment
         if keyed:
