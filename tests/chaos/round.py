@@ -16,7 +16,7 @@ from chaos.verdict import Verdict
 from chaos.wire import Server, Wire
 from clusters import Cluster, free_port
 
-LANES = 4
+LANES = 16
 """Threads that make host calls; the calls for one workspace all go through the same one."""
 
 KEYED = ("Acme", "Keyed")

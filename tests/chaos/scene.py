@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,16 +58,18 @@ class Host:
 
     def __init__(self, say: Callable[[str, Event, str], None]) -> None:
         self.wishes: dict[str, Wish] = {}
-        """What each workspace last asked for, where that was acknowledged or is being insisted on."""
+        """What each workspace asked for last."""
         self.unsure: set[str] = set()
         """Workspaces whose last call failed: it may or may not have been recorded."""
         self._say = say
 
     def ready(self, *names: str, from_name: str = "") -> bool:
-        return all([self._call(name, Wish(True, from_name)) for name in names])
+        answered = [self._call(name, Wish(True, from_name)) for name in names]
+        return all(answered)
 
     def removing(self, *names: str) -> bool:
-        return all([self._call(name, Wish(False)) for name in names])
+        answered = [self._call(name, Wish(False)) for name in names]
+        return all(answered)
 
     def insist(self) -> None:
         """Repeat failed calls, as hosts do, until they are answered."""
@@ -152,7 +154,7 @@ class Worker:
 
 
 class Scene:
-    """One database, one Acme, a host, and any number of workers."""
+    """One database, one Acme, a host, and any number of workers; all of it ends with `stack`."""
 
     def __init__(self, url: str, folder: Path, stack: ExitStack, **environment: str) -> None:
         self.folder = folder
@@ -297,13 +299,6 @@ class Scene:
 
         until("the rows can be read", could_be_read)
         return found
-
-
-@contextmanager
-def scene(url: str, folder: Path, **environment: str) -> Iterator[Scene]:
-    """Set the scene over a migrated database; everything that was started ends with the block."""
-    with ExitStack() as stack:
-        yield Scene(url, folder, stack, **environment)
 
 
 def inherited() -> dict[str, str]:

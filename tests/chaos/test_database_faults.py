@@ -10,15 +10,10 @@ import pytest
 from chaos.disks import small_disk
 from chaos.processes.jumping import JumpingClock, Jumps
 from chaos.scene import Host, Scene, said_to, until
+from chaos.trouble import HOUR, TERMINATE
 from clusters import Cluster
 
 from nimble_lifecycle.store import IntentStore
-
-TERMINATE = (
-    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-)
-HOUR = 3600.0
 
 
 def names(batch: object, count: int = 6) -> list[str]:
@@ -26,22 +21,23 @@ def names(batch: object, count: int = 6) -> list[str]:
 
 
 def come_change_and_go(scene: Scene, batch: int) -> None:
-    """Say something of each kind, whether it is heard or not, and wait until somebody works."""
+    """Say something of each kind until it is heard, and wait until somebody works on it."""
     new = names(batch)
     scene.host.ready(*new)
     scene.host.ready(new[0], from_name=f"changed {batch}")
     scene.host.removing(new[-1])
+    scene.host.insist()
     until("a worker is busy", lambda: scene.busy(*new[:-1]))
 
 
 def test_terminated_connections_to_postgresql_lose_nothing_and_double_nothing(
-    make_scene: Callable[..., Scene], postgres_url: str
+    postgres_scene: Scene,
 ) -> None:
-    scene = make_scene(postgres_url)
+    scene = postgres_scene
     scene.worker()
     scene.worker()
     terminated = 0
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
+    with psycopg.connect(scene.url, autocommit=True) as admin:
         for batch in range(6):
             come_change_and_go(scene, batch)
             terminated += admin.execute(TERMINATE).fetchone()[0]
@@ -67,7 +63,7 @@ def test_a_postgresql_that_is_stopped_and_started_loses_nothing_and_doubles_noth
     assert scene.books.made_twice() == []
 
 
-@pytest.mark.parametrize("adapter", ["Acme", "Marked"])
+@pytest.mark.parametrize("adapter", ["Acme", pytest.param("Marked", marks=pytest.mark.slow)])
 def test_jumps_of_the_databases_clock_lose_nothing_and_leave_nothing_doubled(
     make_scene: Callable[..., Scene], database_url: str, adapter: str
 ) -> None:
@@ -99,7 +95,8 @@ def test_a_full_disk_fails_a_ready_and_the_worker_goes_on_when_there_is_room(
         scene.host.ready(*names("before", 12))
         until("the worker is busy", lambda: scene.leased(worker.owner))
         disk.fill()
-        assert not scene.host.ready(*names("while it is full", 50))
+        more = iter(names("while it is full", 1000))
+        until("a ready is an error", lambda: not scene.host.ready(next(more)))
         until("the worker says so", lambda: "disk is full" in worker.log.read_text())
         disk.free()
         scene.host.insist()

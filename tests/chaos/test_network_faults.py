@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chaos.proxy import Proxy
-from chaos.scene import LEASE, Host, Scene, port_of, said_to, scene, through, until
+from chaos.scene import LEASE, Host, Scene, port_of, said_to, through, until
 
 from nimble_lifecycle.store import IntentStore
 
@@ -80,7 +80,7 @@ def to_postgres(
         url = stack.enter_context(postgres.fresh(postgres_template))
         proxy = stack.enter_context(Proxy(port_of(url)))
         folder = tmp_path_factory.mktemp("to-postgres")
-        stage = stack.enter_context(scene(url, folder))
+        stage = Scene(url, folder, stack)
         for _ in range(2):
             stage.worker(NIMBLE_DATABASE_URL=through(url, proxy.port))
         yield stage, proxy
@@ -102,7 +102,7 @@ def to_acme(
     folder = tmp_path_factory.mktemp("to-acme")
     shutil.copyfile(sqlite_template, folder / "nimble.db")
     with ExitStack() as stack:
-        stage = stack.enter_context(scene(f"sqlite:///{folder / 'nimble.db'}", folder))
+        stage = Scene(f"sqlite:///{folder / 'nimble.db'}", folder, stack)
         proxy = stack.enter_context(Proxy(port_of(stage.acme.url)))
         for _ in range(2):
             stage.worker(ACME_URL=through(stage.acme.url, proxy.port))
@@ -116,11 +116,11 @@ def test_nothing_is_lost_or_doubled_where_the_network_to_the_vendor(
     go_through(*to_acme, fault)
 
 
-@pytest.mark.parametrize("adapter", ["Acme", "Keyed"])
+@pytest.mark.parametrize("adapter", ["Acme", pytest.param("Keyed", marks=pytest.mark.slow)])
 def test_requests_that_reach_the_vendor_later_than_any_lease_double_nothing_under_one_key(
-    make_scene: Callable[..., Scene], sqlite_url: str, adapter: str
+    sqlite_scene: Scene, adapter: str
 ) -> None:
-    scene = make_scene(sqlite_url)
+    scene = sqlite_scene
     with Proxy(port_of(scene.acme.url)) as proxy:
         scene.worker(adapter=adapter, ACME_URL=through(scene.acme.url, proxy.port))
         go_through(scene, proxy, stands_still)
@@ -128,11 +128,11 @@ def test_requests_that_reach_the_vendor_later_than_any_lease_double_nothing_unde
 
 @pytest.mark.postgres
 def test_calls_that_the_network_held_back_change_nothing_when_it_moves_again(
-    make_scene: Callable[..., Scene], postgres_url: str
+    postgres_scene: Scene,
 ) -> None:
-    scene = make_scene(postgres_url)
-    with Proxy(port_of(postgres_url)) as proxy:
-        url = through(postgres_url, proxy.port)
+    scene = postgres_scene
+    with Proxy(port_of(scene.url)) as proxy:
+        url = through(scene.url, proxy.port)
         with closing(IntentStore(url)) as there:
             held = Host(said_to(there))
             assert held.ready("coming", "going")

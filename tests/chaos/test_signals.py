@@ -6,59 +6,63 @@ import pytest
 from chaos.scene import Scene, until
 
 
-def test_a_worker_told_to_stop_ends_its_calls_first(stage: Scene) -> None:
-    stage.acme.misbehave("slow", seconds=0.2)
-    worker = stage.worker()
-    stage.host.ready("one", "two")
-    until("the worker has rows in its hands", lambda: stage.leased(worker.owner))
+def test_a_worker_told_to_stop_ends_its_calls_first(sqlite_scene: Scene) -> None:
+    scene = sqlite_scene
+    scene.acme.misbehave("slow", seconds=0.2)
+    worker = scene.worker()
+    scene.host.ready("one", "two")
+    until("the worker has rows in its hands", lambda: scene.leased(worker.owner))
     worker.send(signal.SIGTERM)
     assert worker.ended() == 0
-    assert stage.leased(worker.owner) == []
-    stage.finish()
-    assert stage.verdict() == {}
-    assert stage.books.made() == 2
+    assert scene.leased(worker.owner) == []
+    scene.finish()
+    assert scene.verdict() == {}
+    assert scene.books.made() == 2
 
 
 def test_a_worker_told_to_stop_leaves_long_calls_behind_and_they_are_looked_up(
-    stage: Scene,
+    sqlite_scene: Scene,
 ) -> None:
-    stage.acme.misbehave("slow", seconds=30, method="POST")
-    worker = stage.worker(NIMBLE_DRAIN="0.05")
-    stage.host.ready("one")
-    until("Acme has made it", lambda: stage.books.made() == 1)
+    scene = sqlite_scene
+    scene.acme.misbehave("slow", seconds=30, method="POST")
+    worker = scene.worker(NIMBLE_DRAIN="0.05")
+    scene.host.ready("one")
+    until("Acme has made it", lambda: scene.books.made() == 1)
     worker.send(signal.SIGTERM)
     assert worker.ended() == 0
-    stage.acme.behave()
-    stage.finish()
-    assert stage.verdict() == {}
-    assert stage.books.made() == 1
+    scene.acme.behave()
+    scene.finish()
+    assert scene.verdict() == {}
+    assert scene.books.made() == 1
 
 
-@pytest.mark.parametrize("adapter", ["Marked", "Plain"])
+@pytest.mark.parametrize("adapter", ["Marked", pytest.param("Plain", marks=pytest.mark.slow)])
 def test_what_a_suspended_worker_still_creates_is_released_where_another_made_one(
-    stage: Scene, adapter: str
+    sqlite_scene: Scene, adapter: str
 ) -> None:
-    suspended = stage.worker(adapter=adapter, CHAOS_FATE="create:begun:SIGSTOP:1")
-    stage.host.ready("before")  # from then on its connection to Acme is open
-    until("the first workspace is ready", lambda: stage.ready("before"))
-    stage.host.ready("one")
+    scene = sqlite_scene
+    suspended = scene.worker(adapter=adapter, CHAOS_FATE="create:begun:SIGSTOP:1")
+    scene.host.ready("before")  # from then on its connection to Acme is open
+    until("the first workspace is ready", lambda: scene.ready("before"))
+    scene.host.ready("one")
     suspended.stopped()
-    stage.worker(adapter=adapter)
-    until("another worker made it", lambda: stage.ready("one"))
+    scene.worker(adapter=adapter)
+    until("another worker made it", lambda: scene.ready("one"))
     suspended.send(signal.SIGCONT)
-    until("it made another", lambda: stage.books.made_twice() != [])
-    stage.finish(adapter=adapter)
-    assert stage.verdict() == {}
+    until("it made another", lambda: scene.books.made_twice() != [])
+    scene.finish(adapter=adapter)
+    assert scene.verdict() == {}
 
 
 def test_what_a_suspended_worker_still_creates_is_its_rows_where_nobody_else_came(
-    stage: Scene,
+    sqlite_scene: Scene,
 ) -> None:
-    suspended = stage.worker(CHAOS_FATE="create:begun:SIGSTOP:0")
-    stage.host.ready("one")
+    scene = sqlite_scene
+    suspended = scene.worker(CHAOS_FATE="create:begun:SIGSTOP:0")
+    scene.host.ready("one")
     suspended.stopped()
-    until("its lease is over", lambda: stage.expired("one"))
+    until("its lease is over", lambda: scene.expired("one"))
     suspended.send(signal.SIGCONT)
-    stage.finish()
-    assert stage.verdict() == {}
-    assert stage.books.made() == 1
+    scene.finish()
+    assert scene.verdict() == {}
+    assert scene.books.made() == 1

@@ -2,10 +2,11 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from chaos.scene import TIME_LIMIT, Scene, scene, until
+from chaos.scene import TIME_LIMIT, Scene, until
 
 FAULTS = {
     "error_after": 0.0,
@@ -30,7 +31,8 @@ def lasting(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Set one scene, with its workers, for all faults."""
     folder = tmp_path_factory.mktemp("vendor")
     shutil.copyfile(sqlite_template, folder / "nimble.db")
-    with scene(f"sqlite:///{folder / 'nimble.db'}", folder) as lasting:
+    with ExitStack() as stack:
+        lasting = Scene(f"sqlite:///{folder / 'nimble.db'}", folder, stack)
         lasting.worker()
         lasting.worker()
         yield lasting

@@ -4,12 +4,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import sqlalchemy as sa
 from chaos.books import Books, Resource
 
 from nimble_lifecycle.protocol import Phase
+
+Row: TypeAlias = Mapping[str, Any]
+"""A row of `nimble_tenancy`, by column."""
 
 Verdict: TypeAlias = dict[str, list[str]]
 """What is not as promised, by the kind of wrong; empty where the promise holds."""
@@ -30,7 +32,7 @@ class Wish:
 
 
 def verdict(
-    wishes: Mapping[str, Wish], rows: Sequence[sa.RowMapping], books: Books, secrets: Path
+    wishes: Mapping[str, Wish], rows: Sequence[Row], books: Books, secrets: Path
 ) -> Verdict:
     """Name whatever is not as promised."""
     ours = books.ours()
@@ -56,9 +58,7 @@ def verdict(
     return {kind: found for kind, found in wrong.items() if found}
 
 
-def _disagreement(
-    row: sa.RowMapping, found: Sequence[Resource], wish: Wish, secrets: Path
-) -> str | None:
+def _disagreement(row: Row, found: Sequence[Resource], wish: Wish, secrets: Path) -> str | None:
     named = next((each for each in found if each.id == row["external_id"]), None)
     if named is None:
         return f"its row names {row['external_id']}, Acme has {[each.id for each in found]}"
@@ -69,10 +69,10 @@ def _disagreement(
     return None
 
 
-def _settled(row: sa.RowMapping) -> bool:
+def _settled(row: Row) -> bool:
     at_rest = row["lease_owner"] is None and row["reason"] is None
     return at_rest and row["phase"] in (Phase.READY, Phase.RELEASED)
 
 
-def _shown(row: sa.RowMapping) -> str:
+def _shown(row: Row) -> str:
     return f"{row['workspace_id']}: {row['phase']}, {row['reason']} ({row['last_error']})"

@@ -1,4 +1,4 @@
-"""Where a process of the chaos tests sends itself a signal, as if it came from outside just then."""
+"""Where a process of the chaos tests sends itself a signal, as if it came from outside."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
 """Stores of either half that go wrong as the environment of their process says.
 
-With CHAOS_CLOCK=jumping the table `chaos_clock` moves their clock. CHAOS_PAGES names a file with the
-number of pages a SQLite database may have.
+With CHAOS_CLOCK=jumping the table `chaos_clock` moves their clock. CHAOS_PAGES names a file with
+the number of pages a SQLite database may have.
 """
 
 import os
