@@ -19,6 +19,8 @@ class Link:
         self.client, self.server = ends
         self.deaf = False
         """Whether what the server says is thrown away."""
+        self.open = asyncio.Event()
+        self.open.set()
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -73,9 +75,13 @@ class Proxy:
         """Carry nothing on, in either direction; connections stay open."""
         self._do(self._open.clear)
 
+    def hold_back(self) -> None:
+        """Carry nothing on over the connections there are; those that come are fine."""
+        self._do(lambda: [link.open.clear() for link in self._links])
+
     def thaw(self) -> None:
         """Carry on what waited, for whoever is still there, and what comes."""
-        self._do(self._open.set)
+        self._do(self._thaw)
 
     def delay(self, seconds: float) -> None:
         """Let everything arrive that much later; 0 ends it."""
@@ -96,7 +102,7 @@ class Proxy:
     def behave(self) -> None:
         """Do nothing wrong any more."""
         self._do(
-            self._open.set,
+            self._thaw,
             lambda: setattr(self, "_delay", 0.0),
             lambda: setattr(self, "_refusing", False),
             lambda: setattr(self, "_cutting", None),
@@ -133,6 +139,11 @@ class Proxy:
     def _drop(self) -> None:
         for link in self._links:
             link.reset()
+
+    def _thaw(self) -> None:
+        self._open.set()
+        for link in self._links:
+            link.open.set()
 
     def _half_close(self) -> None:
         for link in self._links:
@@ -178,6 +189,7 @@ class Proxy:
             if self._delay:
                 await asyncio.sleep(self._delay)
             await self._open.wait()
+            await link.open.wait()
             if what == "answer" and link.deaf:
                 continue
             writer.write(data)

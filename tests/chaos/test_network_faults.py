@@ -116,6 +116,23 @@ def test_nothing_is_lost_or_doubled_where_the_network_to_the_vendor(
     go_through(*to_acme, fault)
 
 
+@pytest.mark.slow
+def test_a_create_that_the_network_held_back_is_waited_for_and_not_made_again(
+    sqlite_scene: Scene,
+) -> None:
+    scene = sqlite_scene
+    with Proxy(port_of(scene.acme.url)) as proxy:
+        scene.worker(ACME_URL=through(scene.acme.url, proxy.port), CHAOS_LAG="10")
+        scene.host.ready("before")
+        until("its connection to Acme is open", lambda: scene.ready("before"))
+        proxy.hold_back()
+        scene.host.ready("late")
+        until("it was looked for in vain", lambda: scene.looked_up() or scene.ready("late"))
+        proxy.thaw()
+        scene.settled()
+    assert scene.books.made_twice() == []
+
+
 @pytest.mark.parametrize("adapter", ["Acme", pytest.param("Keyed", marks=pytest.mark.slow)])
 def test_requests_that_reach_the_vendor_later_than_any_lease_double_nothing_under_one_key(
     sqlite_scene: Scene, adapter: str

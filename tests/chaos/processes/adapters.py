@@ -37,7 +37,7 @@ REQUESTS = {
 class Acme(AcmeVendor):
     """Looks up, and may repeat a key."""
 
-    lag = timedelta(seconds=1)
+    lag = timedelta(seconds=float(os.environ.get("CHAOS_LAG", "1")))
     time_limit = timedelta(seconds=float(os.environ.get("CHAOS_TIME_LIMIT", "0.5")))
     fate = Fate.from_environment()
 
