@@ -4,8 +4,8 @@
 once per database. `sqlite_url`, `postgres_url` and their `empty_` twins give just one of them.
 
 PostgreSQL is NIMBLE_TEST_POSTGRES_URL if set, else a server answering on 127.0.0.1:5432, else a
-private cluster of the installed programs. Where none of these works the tests are skipped, and
-under CI=true they fail.
+private cluster of the installed programs; tests that stop the server always have one of their own
+(`cluster`). Where none of these works the tests are skipped, and under CI=true they fail.
 """
 
 import os
@@ -132,8 +132,8 @@ def own_cluster() -> Iterator[Cluster]:
     directory = programs()
     if directory is None:
         give_up(
-            "no PostgreSQL: NIMBLE_TEST_POSTGRES_URL is not set, no usable server answers on "
-            "127.0.0.1:5432, and initdb and pg_ctl are not installed"
+            "no PostgreSQL that a test may use, or stop: initdb and pg_ctl are not installed, "
+            "which Debian has in its package postgresql"
         )
     with ExitStack() as stack:
         try:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 FLEET = 100
 """Workspaces of a run."""
 
-REMOVALS = 20
-"""Workspaces that are removed in a run: below the quarter of the fleet that may go in a day."""
+REMOVALS = 8
+"""Workspaces that are removed in a run: fewer than may be released in a day with nobody asked."""
 
 CALLS = 5.0
 """Host calls a second, on average."""
