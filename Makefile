@@ -10,13 +10,14 @@ CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 # ensurepip before python3-venv is installed.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help demo test test-slow test-all lint clean
+.PHONY: help demo test test-slow test-all chaos lint clean
 
 help:
 	@echo "make demo       the whole job on real parts, as a story (under a minute)"
 	@echo "make test       lint, contracts, types, and the tests on both databases"
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-all   both"
+	@echo "make chaos      real processes killed, cut off and filled up for CHAOS_SECONDS (600)"
 	@echo "make lint       lint, contracts and types only"
 	@echo "make clean      removes .venv and everything generated"
 
@@ -34,6 +35,9 @@ test-slow: $(STAMP)
 test-all:
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-slow
+
+chaos: $(STAMP)
+	@$(RUN) pytest -q -s tests/chaos/long_run.py
 
 lint: $(STAMP)
 	@echo "==> ruff: lint"

@@ -4,18 +4,15 @@
 once per database. `sqlite_url`, `postgres_url` and their `empty_` twins give just one of them.
 
 PostgreSQL is NIMBLE_TEST_POSTGRES_URL if set, else a server answering on 127.0.0.1:5432, else a
-private cluster of the installed programs. Where none of these works the tests are skipped, and
-under CI=true they fail.
+private cluster of the installed programs; tests that stop the server always have one of their own
+(`cluster`). Where none of these works the tests are skipped, and under CI=true they fail.
 """
 
 import os
 import secrets
 import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from getpass import getuser
 from itertools import count
@@ -26,6 +23,7 @@ from urllib.parse import quote, urlsplit
 import hypothesis
 import psycopg
 import pytest
+from clusters import Cluster, ClusterError, programs
 from psycopg import sql
 from waiting import PATIENCE
 
@@ -36,7 +34,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("patient")
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
-END_WITH_STDIN = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
 MAY_MAKE_DATABASES = (
     "SELECT rolcreatedb OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
 )
@@ -125,14 +122,34 @@ def postgres_server() -> Iterator[str]:
         yield given
     elif answering := next(filter(can_make_databases, local_servers()), None):
         yield answering
-    elif directory := programs():
-        with private_cluster(directory) as url:
-            yield url
     else:
+        with own_cluster() as cluster:
+            yield cluster.url
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Run a PostgreSQL of this test's own, which it may stop and start."""
+    with own_cluster() as cluster:
+        migrate(cluster.url)
+        yield cluster
+
+
+@contextmanager
+def own_cluster() -> Iterator[Cluster]:
+    """Run a private cluster, or give up."""
+    directory = programs()
+    if directory is None:
         give_up(
-            "no PostgreSQL: NIMBLE_TEST_POSTGRES_URL is not set, no usable server answers on "
-            "127.0.0.1:5432, and initdb and pg_ctl are not installed"
+            "no PostgreSQL that a test may use, or stop: initdb and pg_ctl are not installed, "
+            "which Debian has in its package postgresql"
         )
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(Cluster(directory))
+        except ClusterError as error:
+            give_up(str(error))
+        yield cluster
 
 
 class Databases:
@@ -228,63 +245,6 @@ def can_make_databases(url: str) -> bool:
             return connection.execute(MAY_MAKE_DATABASES).fetchone() == (True,)
     except psycopg.OperationalError:
         return False
-
-
-def programs() -> Path | None:
-    """Find the directory of initdb and pg_ctl, which Debian keeps off the PATH."""
-    debian = Path("/usr/lib/postgresql").glob("*/bin")
-    newest_first = sorted(debian, key=lambda path: path.parent.name.zfill(4), reverse=True)
-    for directory in [*newest_first, *map(Path, os.get_exec_path())]:
-        if all(os.access(directory / program, os.X_OK) for program in ("initdb", "pg_ctl")):
-            return directory
-    return None
-
-
-@contextmanager
-def private_cluster(directory: Path) -> Iterator[str]:
-    """Run a cluster of our own on a free port; its programs refuse root, so root is `postgres`."""
-    user = "postgres" if os.geteuid() == 0 else None
-    home = Path(tempfile.mkdtemp(prefix="nimble-postgres-"))
-    data, port = home / "data", free_port()
-    options = f"-h 127.0.0.1 -p {port} -k '' -c fsync=off -c full_page_writes=off"
-
-    def run(program: str, *arguments: str) -> None:
-        # Output goes to a file: the server inherits it, and a pipe would never be at its end.
-        with (home / "output").open("ab") as output:
-            command = [str(directory / program), "-D", str(data), *arguments]
-            subprocess.run(
-                command,
-                user=user,
-                cwd=home,
-                stdout=output,
-                stderr=output,
-                check=True,
-                timeout=2 * PATIENCE,
-            )
-
-    try:
-        if user:
-            shutil.chown(home, user)
-        run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        run("pg_ctl", "-w", "-o", options, "start")
-    except (OSError, LookupError, subprocess.SubprocessError) as error:
-        output = home / "output"
-        said = output.read_text(errors="replace")[-2000:] if output.exists() else ""
-        shutil.rmtree(home, ignore_errors=True)
-        give_up(f"a private PostgreSQL cluster did not start: {error}\n{said}")
-    # Ends the cluster when this process closes the pipe, which even a killed one does.
-    keeper = ["sh", "-c", END_WITH_STDIN, str(directory / "pg_ctl"), str(home)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(
-        keeper, user=user, cwd="/", stdin=subprocess.PIPE, start_new_session=True, **quiet
-    ):
-        yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
-
-
-def free_port() -> int:
-    """Give a TCP port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def give_up(reason: str) -> NoReturn:

@@ -30,6 +30,10 @@ class Acme:
         """Switch a fault on."""
         self.admin.put("/faults", json={"kind": kind, **how}).raise_for_status()
 
+    def misbehaving(self) -> bool:
+        """Whether the next requests will meet a fault."""
+        return self.admin.get("/faults").raise_for_status().json() is not None
+
     def behave(self) -> None:
         """Switch any fault off."""
         self.admin.delete("/faults").raise_for_status()

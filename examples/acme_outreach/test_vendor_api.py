@@ -188,8 +188,10 @@ def test_deleting_takes_key_and_mail_along(acme: Acme) -> None:
     [
         ("rate_limited", 429, 0),
         ("outage", 503, 0),
+        ("unauthorized", 401, 0),
         ("forbidden", 403, 0),
         ("error_before", 500, 0),
+        ("hang", 500, 0),
         ("error_after", 500, 1),
         ("slow", 201, 1),
     ],
@@ -213,7 +215,9 @@ def test_a_dropped_connection_is_lost_for_the_client(acme: Acme, kind: str, made
 def test_a_counted_fault_ends_by_itself_and_spares_other_methods(acme: Acme) -> None:
     acme.misbehave("error_before", count=2, method="POST")
     assert acme.admin.get("/tenancies").status_code == 200
+    assert acme.misbehaving()
     assert [create(acme).status_code for _ in range(3)] == [500, 500, 201]
+    assert not acme.misbehaving()
 
 
 def test_an_outage_lasts_until_it_is_switched_off(acme: Acme) -> None:

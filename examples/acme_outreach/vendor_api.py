@@ -10,7 +10,7 @@ With the admin token (`ACME_ADMIN_TOKEN`, as a bearer token):
     POST   /tenancies/{id}/key     a new API key, shown this once; the one before stops working
     GET    /tenancies/{id}/mail    what was sent
     GET    /operations/{id}        running or done; provisioning takes ACME_PROVISIONING_SECONDS
-    PUT    /faults                 misbehave from now on (see `Fault`); DELETE ends it
+    PUT    /faults                 misbehave from now on (see `Fault`); DELETE ends it, GET shows it
 
 With a tenancy's own API key: POST /mail (to, subject, body) sends, GET /mail lists.
 
@@ -76,7 +76,7 @@ class Api:
             Route("/operations/{id}", self.operation, methods=["GET"]),
             Route("/mail", self.send, methods=["POST"]),
             Route("/mail", self.own_mail, methods=["GET"]),
-            Route("/faults", self.faults, methods=["PUT", "DELETE"]),
+            Route("/faults", self.faults, methods=["GET", "PUT", "DELETE"]),
         ]
 
     async def create(self, request: Request) -> Response:
@@ -152,8 +152,11 @@ class Api:
         return JSONResponse({"mail": [dict(row) for row in self._ledger.mail(tenancy["id"])]})
 
     async def faults(self, request: Request) -> Response:
-        """PUT and DELETE /faults."""
+        """GET, PUT and DELETE /faults."""
         self._admin(request)
+        if request.method == "GET":
+            left = self._switch.left
+            return JSONResponse(left and left.model_dump())
         self._switch.set(await body(request, Fault) if request.method == "PUT" else None)
         return Response(status_code=204)
 

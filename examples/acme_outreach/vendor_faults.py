@@ -1,7 +1,7 @@
 """Faults of Acme's service, switched on at will, to see how an adapter bears them."""
 
 import asyncio
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
@@ -15,17 +15,22 @@ class Fault(BaseModel):
     kind: Literal[
         "rate_limited",  # 429, Retry-After `seconds`
         "outage",  # 503, Retry-After `seconds`
+        "unauthorized",  # 401, as after the token was revoked
         "forbidden",  # 403, as after a right was taken away
         "error_before",  # 500, nothing done
         "error_after",  # 500, all the same done
         "drop_before",  # the connection is lost, nothing done
         "drop_after",  # the connection is lost, all the same done
         "slow",  # done at once, answered `seconds` later
+        "hang",  # nothing done, 500 `seconds` later
     ]
     count: int | None = Field(default=None, ge=1)
     seconds: float = Field(default=1.0, ge=0, le=3600)
     method: str | None = None
     """Only requests with this method."""
+
+
+STATUS: Final = {"rate_limited": 429, "outage": 503, "unauthorized": 401, "forbidden": 403}
 
 
 class Switch:
@@ -37,6 +42,11 @@ class Switch:
     def set(self, fault: Fault | None) -> None:
         """Switch a fault on, in place of any other, or off."""
         self._fault = fault
+
+    @property
+    def left(self) -> Fault | None:
+        """The fault that the next requests will meet."""
+        return self._fault
 
     def due(self, request: Request) -> Fault | None:
         """Give the fault this request meets, and count it."""
@@ -83,8 +93,9 @@ class Faults:
 
         if fault.kind in ("error_after", "drop_after", "slow"):
             await self._app(scope, receive, keep_back)
-        if fault.kind == "slow":
+        if fault.kind in ("slow", "hang"):
             await asyncio.sleep(fault.seconds)
+        if fault.kind == "slow":
             for message in answer:
                 await send(message)
         elif fault.kind in ("drop_before", "drop_after"):
@@ -97,6 +108,6 @@ class Faults:
 
 def refusal(fault: Fault) -> Response:
     """Give the answer of a fault that is one."""
-    status = {"rate_limited": 429, "outage": 503, "forbidden": 403}.get(fault.kind, 500)
+    status = STATUS.get(fault.kind, 500)
     headers = {"Retry-After": f"{fault.seconds:g}"} if status in (429, 503) else None
     return JSONResponse({"error": fault.kind}, status, headers)

@@ -65,23 +65,34 @@ async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock,
 
     A plain method runs by `hop`. An async one is cancelled at the limit, and what it does then is
     its own; a plain one goes on until it ends. One whose turn comes past the limit is not begun.
+    Where this process was suspended past the limit, the call gets the limit once more.
     """
     end = clock.monotonic() + limit
     call = _Call(method, tenancy, hop, in_time=lambda: clock.monotonic() < end)
     task = asyncio.ensure_future(call.outcome())
-    timer = asyncio.ensure_future(clock.sleep(limit))
     try:
-        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        await _wait(task, limit, clock)
+        if clock.monotonic() - end >= limit:
+            # This process itself stood still, and its lease may be lost: what the call made is
+            # only known, and never leaked, if its answer is still taken.
+            await _wait(task, limit, clock)
     except asyncio.CancelledError:
         task.cancel()
         raise
-    finally:
-        timer.cancel()
     if not task.done():
         if call.on_loop:
             task.cancel()
         return OverrunError(limit, task)
     return outcome_of_task(task)
+
+
+async def _wait(task: "asyncio.Task[Ended]", seconds: float, clock: Clock) -> None:
+    """Wait until the call has ended, but no longer than that."""
+    timer = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
 
 
 def outcome_of_task(task: "asyncio.Task[Ended]") -> Ended:

@@ -212,3 +212,18 @@ def test_a_plain_call_whose_turn_comes_too_late_is_never_begun() -> None:
 
     asyncio.run(late())
     assert begun == []
+
+
+def test_a_call_during_which_the_process_stood_still_is_heard_out() -> None:
+    clock = ManualClock()
+
+    async def suspended(_: Tenancy) -> Provisioned:
+        clock.advance(3.0)
+        for _ in range(20):  # the answer that waits in a socket takes a few turns of the loop
+            await asyncio.sleep(0)
+        return Provisioned("late")
+
+    async def run() -> Ended:
+        return await ended(suspended, TENANCY, limit=1.0, clock=clock, hop=Threads(1, "test"))
+
+    assert asyncio.run(run()) == Provisioned("late")
