@@ -12,7 +12,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
@@ -35,6 +36,7 @@ from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.settings import WorkerSettings
 from nimble_lifecycle.store import Threads, WorkStore
+from nimble_lifecycle.store.wakeups import Listener
 
 DONE, FAILED, WRONG_USE, SLOTS_LOST, NEEDS_PERSON = 0, 1, 2, 3, 5
 
@@ -205,9 +207,13 @@ async def _serve(
     database = Threads(DATABASE_THREADS, "nimble-store")
     threads = Threads(settings.concurrency, "nimble-vendor")
     worker = Worker(vendor, store, _limits(settings), database=database, threads=threads)
-    _drain_on_signals(worker, settings.drain)
+    tell = partial(_tell, asyncio.get_running_loop())
+    _drain_on_signals(partial(tell, worker.stop), settings.drain)
+    listener = Listener(store, partial(tell, worker.wake))
+    listener.start()
     try:
-        await worker.run(until_idle=exit_when_idle)
+        with closing(listener):
+            await worker.run(until_idle=exit_when_idle)
     finally:
         database.close()
         threads.close()
@@ -217,21 +223,25 @@ async def _serve(
     return code
 
 
-def _drain_on_signals(worker: Worker, drain: float) -> None:
-    """Drain on SIGTERM and SIGINT, and end in time with a blocked event loop too.
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    """Call `what` on the loop, from another thread; a loop that is closed needs no telling."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
+
+
+def _drain_on_signals(stop: Callable[[], None], drain: float) -> None:
+    """Call `stop` on SIGTERM and SIGINT, and end in time with a blocked event loop too.
 
     The interpreter writes each signal to a socket as it comes, whatever the main thread is doing;
     a thread of its own reads it there.
     """
     heard, said = socket.socketpair()
     said.setblocking(False)
-    loop = asyncio.get_running_loop()
 
     def wait_for_signal(_open: socket.socket) -> None:
         heard.recv(1)
         _end_after(drain + LINGER, DONE)
-        with suppress(RuntimeError):  # the loop is closed: we are ending anyway
-            loop.call_soon_threadsafe(worker.stop)
+        stop()
 
     signal.set_wakeup_fd(said.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,8 +7,8 @@ holds state that matters: kill it anywhere, and the rows say how to go on.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +30,6 @@ from nimble_lifecycle.reconciler.steps import Steps
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.store import Claim, Settlement, WorkStore
 from nimble_lifecycle.store.ports import Hop
-from nimble_lifecycle.store.wakeups import Listener
 
 log = logging.getLogger("nimble_reconcile")
 
@@ -98,14 +97,10 @@ class Worker:
         Raises VendorError when the adapter, as an async context manager, cannot be entered or left,
         or whatever ConfigurationError it raises itself.
         """
-        loop = asyncio.get_running_loop()
-        listener = Listener(self._store, lambda: _tell(loop, self.wake))
         async with AsyncExitStack() as stack:
             await self._enter(stack)
             settler = asyncio.create_task(self._settler.run())
             stack.push_async_callback(_cancelled, settler)
-            listener.start()
-            stack.callback(listener.close)
             await self._loop(until_idle=until_idle)
             await self._drain()
 
@@ -248,12 +243,6 @@ class Worker:
 
 def _not_begun() -> TemporaryError:
     return TemporaryError("the call was not begun: too little of its lease was left")
-
-
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    """Call `what` on the loop, from another thread; a loop that is closed needs no telling."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(what)
 
 
 async def _first(*waits: Awaitable[object]) -> None:
