@@ -1,0 +1,3 @@
+from tests.simulation.cli import main
+
+main()
