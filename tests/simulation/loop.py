@@ -158,6 +158,8 @@ class Loop(asyncio.AbstractEventLoop):
             self._advance()
             handle = self._next()
         self._ready.remove(handle)
+        if handle.cancelled():
+            return
         handle._run()
         if handle.process is not None:
             handle.process.stepped()

@@ -10,9 +10,12 @@ import sqlalchemy as sa
 from nimble_lifecycle.protocol import Event, Phase, Tenancy, Why
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.loop import Loop
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import FOREVER, Scenario
 from tests.simulation.site import Resource, Site
 from tests.simulation.stores import Stores
+
+MAX_CREATES = 5
+"""Creates a row may begin without a certain outcome."""
 
 CALL_LIMIT = 3.0
 """Seconds a server may work on a host's call."""
@@ -148,18 +151,21 @@ class Oracle:
         traits, site = self.scenario.traits, self.site
         match row["reason"]:
             case Why.CREATE_OUTCOME_UNKNOWN:
-                forgetful = not traits.can_find and (traits.repeatable or 0.0) < 86400.0
-                return forgetful or row["creates"] >= 5
+                forgetful = not traits.can_find and (traits.repeatable or 0.0) < FOREVER
+                refused = row["idempotency_key"] in site.refused_for_good
+                spent = row["creates"] >= MAX_CREATES
+                return forgetful or refused or spent or self._has_foreign_name(row)
             case Why.NAME_CONFLICT:
-                return any(
-                    other.key is None and other.name == row["workspace_id"]
-                    for other in site.resources.values()
-                )
+                return self._has_foreign_name(row)
             case Why.REJECTED:
                 return row["idempotency_key"] in site.refused_for_good
             case Why.OPERATION_OVERDUE:
                 return traits.deadline is not None
         return False
+
+    def _has_foreign_name(self, row: sa.RowMapping) -> bool:
+        foreign = (other.name for other in self.site.resources.values() if other.key is None)
+        return self.scenario.traits.unique_names and row["workspace_id"] in foreign
 
     def _is_open_question(self, row: sa.RowMapping) -> bool:
         return row["phase"] == Phase.STALLED and row["reason"] == Why.CREATE_OUTCOME_UNKNOWN
@@ -169,7 +175,6 @@ class Oracle:
     ) -> None:
         live = [r for r in rows if r["release_started_at"] is None and r["retired_at"] is None]
         there = [r for r in self.site.ours() if r.workspace_id == workspace_id]
-        there = [r for r in there if r.key not in self.site.overtaken]
         last = {(call.event, call.plan) for call in last_words(calls)}
         if len(live) > 1:
             self.object("doubled", f"{workspace_id} has {len(live)} live rows")
@@ -180,15 +185,21 @@ class Oracle:
             self.object("not the last intent", f"{workspace_id}: {said}, but hosts said {last}")
         if any(row["phase"] == Phase.STALLED for row in rows):
             return
-        if said[0] is Event.REMOVING and there:
-            self.object("leaked", f"{workspace_id} is released, and has {len(there)}")
-        if said[0] is Event.READY:
-            ids = [found.external_id for found in there]
-            if ids != [live[0]["external_id"]]:
-                kind = "doubled" if len(ids) > 1 else "lost"
-                self.object(kind, f"{workspace_id} has {ids}, its row {live[0]['external_id']}")
-            elif there[0].params != live[0]["params"] and not self._refused_update(live[0]):
-                self.object("not as asked", f"{workspace_id}: {there[0].params}")
+        kept = live[0]["external_id"] if said[0] is Event.READY else None
+        for found in there:
+            if found.external_id != kept and found.key not in self.site.overtaken:
+                kind = "leaked" if kept is None else "doubled"
+                self.object(kind, f"{found.external_id} of {workspace_id}, which has {kept}")
+        if said[0] is Event.REMOVING:
+            return
+        mine = [found for found in there if found.external_id == kept]
+        if not mine:
+            self.object("lost", f"{kept} of {workspace_id}")
+        elif mine[0].params != live[0]["params"] and not self._refused_update(live[0]):
+            if kept in self.site.overwritten:
+                self.figures["late updates that won"] += 1
+            else:
+                self.object("not as asked", f"{workspace_id}: {mine[0].params}")
 
 
 def last_words(calls: list[HostCall]) -> list[HostCall]:

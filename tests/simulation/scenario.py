@@ -47,6 +47,9 @@ CLASSES = (
 )
 """What a vendor can do about an unknown create."""
 
+FOREVER = 3600.0
+"""Longer than any schedule: keys are remembered until all is settled."""
+
 VENDOR_OUTAGES = ("unavailable", "rate limit", "credential", "lost", "no answer", "error after")
 
 
@@ -84,7 +87,7 @@ def _traits(chance: Random) -> Traits:
     operations = chance.choice((False, False, True))
     return Traits(
         can_find=can_find,
-        repeatable=chance.choice((90.0, 600.0, 86400.0)) if repeats else None,
+        repeatable=chance.choice((90.0, 600.0, FOREVER)) if repeats else None,
         lag=chance.choice((0.0, 10.0, 30.0)),
         time_limit=chance.choice((5.0, 10.0)),
         plain=chance.random() < 0.3,

@@ -338,7 +338,7 @@ class World:
     async def _send(
         self, workspace_id: str, tool: str, arguments: dict[str, str], plan: str = ""
     ) -> bool:
-        serving = [server for server in self.servers if server.serving]
+        serving = [s for s in self.servers if s.serving and s.process.alive]
         if not serving:
             return False
         server = self.chance.choice(serving)

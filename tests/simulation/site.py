@@ -108,6 +108,8 @@ class Site:
     """Keys of tenancies that met a permanent error."""
     overtaken: set[str] = field(default_factory=set)
     """Keys of creates that landed after all that is assumed of the network."""
+    overwritten: set[str] = field(default_factory=set)
+    """Ids of resources whose update landed after its caller had given up."""
     made: int = 0
 
     def adapter(self) -> Vendor:
@@ -128,7 +130,7 @@ class Site:
     def request(self, who: str, method: str, tenancy: Tenancy) -> "asyncio.Future[Any]":
         """Send a request; what the future gives is what an adapter would return or raise."""
         answer: asyncio.Future[Any] = self.loop.create_future()
-        plan = self.troubles.of_call()
+        plan = self.troubles.of_call(method)
         label = f"{method} {tenancy.workspace_id}#{tenancy.incarnation}"
         self.troubles.note(who, f"asks {label}")
         if plan.there is not None:
@@ -144,8 +146,10 @@ class Site:
         self, label: str, method: str, tenancy: Tenancy, plan: Call, answer: "asyncio.Future[Any]"
     ) -> None:
         outcome: object = None
-        if plan.fault == "laggard" and method == "provision":
+        if method == "provision" and plan.fault == "laggard" and tenancy.external_id is None:
             self.overtaken.add(tenancy.idempotency_key or "")
+        if method == "provision" and plan.fault in ("late", "laggard") and tenancy.external_id:
+            self.overwritten.add(tenancy.external_id)
         if plan.applied:
             try:
                 outcome = getattr(self, f"_{method}")(tenancy)

@@ -98,7 +98,7 @@ class Troubles:
             dies_with_caller=not lands,
         )
 
-    def of_call(self) -> Call:
+    def of_call(self, method: str) -> Call:
         """Say what becomes of the next call to the vendor."""
         chance = self.chance
         there, back = chance.expovariate(5.0), chance.expovariate(5.0)
@@ -107,6 +107,8 @@ class Troubles:
         if self.healed:
             return Call("none", there, back)
         fault = self._window(self.vendor_windows) or self._single_fault()
+        if fault == "permanent" and method == "poll":
+            fault = "temporary"  # "certainly not applied" would be a lie about what is under way
         if fault != "none":
             self.figures[f"vendor {fault}"] += 1
         limit = self.time_limit
