@@ -42,6 +42,8 @@ class Process:
         self.steps = 0
         self.dies_after: int | None = None
         """Killed after so many steps: at an await that the schedule chose."""
+        self.cut_off_until = 0.0
+        """Until then nothing passes between it and the database."""
         self.at_death: list[Callable[[], None]] = []
         self.ended: asyncio.Future[None] = loop.create_future()
         self._loop = loop
@@ -52,6 +54,14 @@ class Process:
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a coroutine as a part of this process."""
         return self._loop.create_task(coroutine, context=self.context.copy())
+
+    def suspend(self, seconds: float) -> None:
+        """Stand still for a while, as on a machine that is asleep."""
+        self.suspended = True
+        self._loop.later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self.suspended = False
 
     def adopt(self, task: "_Task") -> None:
         """Keep a task, to end it with the process."""

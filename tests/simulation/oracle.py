@@ -196,7 +196,7 @@ class Oracle:
         if not mine:
             self.object("lost", f"{kept} of {workspace_id}")
         elif mine[0].params != live[0]["params"] and not self._refused_update(live[0]):
-            if kept in self.site.overwritten:
+            if kept in self.site.overwritten or mine[0].key in self.site.overtaken:
                 self.figures["late updates that won"] += 1
             else:
                 self.object("not as asked", f"{workspace_id}: {mine[0].params}")

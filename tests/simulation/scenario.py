@@ -26,6 +26,7 @@ class Scenario:
     crashes: float
     """Chance that a life of a process ends before its time."""
     suspends: float
+    ambushes: float
     database_faults: float
     vendor_faults: float
     laggards: float
@@ -47,7 +48,7 @@ CLASSES = (
 )
 """What a vendor can do about an unknown create."""
 
-FOREVER = 3600.0
+FOREVER = 1500.0
 """Longer than any schedule: keys are remembered until all is settled."""
 
 VENDOR_OUTAGES = ("unavailable", "rate limit", "credential", "lost", "no answer", "error after")
@@ -55,23 +56,24 @@ VENDOR_OUTAGES = ("unavailable", "rate limit", "credential", "lost", "no answer"
 
 def drawn(chance: Random) -> Scenario:
     """Draw a scenario."""
-    workspaces, events = chance.randint(1, 4), chance.randint(2, 6)
-    pace = chance.choice((5.0, 20.0, 60.0))
+    workspaces, events = chance.randint(2, 5), chance.randint(3, 8)
+    pace = chance.choice((5.0, 15.0, 40.0))
     length = events * pace
-    rough = chance.choice((0.0, 0.1, 0.3))
+    rough = chance.choice((0.0, 0.15, 0.4))
     return Scenario(
         traits=_traits(chance),
         workspaces=workspaces,
         events=events,
         pace=pace,
-        workers=chance.choice((1, 1, 2, 3)),
+        workers=chance.choice((1, 2, 2, 3)),
         servers=chance.choice((1, 1, 2)),
         concurrency=chance.choice((1, 3, 8)),
-        poll=chance.choice((5.0, 15.0)),
+        poll=chance.choice((10.0, 30.0)),
         grace=chance.choice((0.0, 15.0, 60.0)),
-        longest_backoff=chance.choice((20.0, 120.0)),
+        longest_backoff=chance.choice((20.0, 60.0)),
         crashes=chance.choice((0.0, 0.5, 0.9)),
         suspends=chance.choice((0.0, 0.0, 0.3)),
+        ambushes=chance.choice((0.0, 0.02, 0.06)),
         database_faults=chance.choice((0.0, 0.05, 0.2)),
         vendor_faults=rough,
         laggards=chance.choice((0.0, 0.0, 0.2)),

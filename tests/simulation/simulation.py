@@ -31,7 +31,7 @@ from tests.simulation.threads import SimulatedThreads
 from tests.simulation.troubles import Troubles
 from tests.simulation.wire import VirtualClock, Wire
 
-CALM = 4000.0
+CALM = 1600.0
 """Seconds the world goes on, healed, between two looks of a fresh worker."""
 
 MOST_ROUNDS = 40
@@ -117,6 +117,7 @@ class World:
             vendor_faults=s.vendor_faults,
             laggards=s.laggards,
             permanent=s.permanent,
+            ambushes=s.ambushes,
             database_windows=s.database_windows,
             vendor_windows=s.vendor_windows,
         )
@@ -179,18 +180,8 @@ class World:
             self.troubles.figures["crashes planned"] += 1
         if chance.random() < s.suspends:
             begin = chance.expovariate(1 / s.pace)
-            self.loop.later(begin, self._suspend, process, chance.uniform(0.5, 4.0) * s.lease)
+            self.loop.later(begin, self.troubles.suspend, process)
         return process
-
-    def _suspend(self, process: Process, seconds: float) -> None:
-        if process.alive:
-            self.troubles.figures["suspended"] += 1
-            self.troubles.note(process.name, f"is suspended for {seconds:.3f}")
-            process.suspended = True
-            self.loop.later(seconds, self._resume, process)
-
-    def _resume(self, process: Process) -> None:
-        process.suspended = False
 
     def _clock(self, clock: VirtualClock) -> None:
         clock.loop = self.loop
@@ -220,7 +211,7 @@ class World:
         self._clock(store.clock)
         store.wire = Wire(self.loop, process, self.troubles, heard=lambda: None)
         vendor = self.site.adapter()
-        vendor.owner = name  # type: ignore[attr-defined]
+        vendor.process = process  # type: ignore[attr-defined]
         limits = Limits(
             concurrency=s.concurrency,
             poll=s.poll,

@@ -28,7 +28,7 @@ from nimble_lifecycle.reconciler.vendor import (
     Released,
     Vendor,
 )
-from tests.simulation.loop import Loop
+from tests.simulation.loop import Loop, Process
 from tests.simulation.threads import this_fiber
 from tests.simulation.troubles import Call, Troubles
 
@@ -127,12 +127,15 @@ class Site:
 
     # -- the network -----------------------------------------------------------------------------
 
-    def request(self, who: str, method: str, tenancy: Tenancy) -> "asyncio.Future[Any]":
+    def request(
+        self, process: Process, method: str, tenancy: Tenancy
+    ) -> "asyncio.Future[Any]":
         """Send a request; what the future gives is what an adapter would return or raise."""
         answer: asyncio.Future[Any] = self.loop.create_future()
         plan = self.troubles.of_call(method)
         label = f"{method} {tenancy.workspace_id}#{tenancy.incarnation}"
-        self.troubles.note(who, f"asks {label}")
+        self.troubles.note(process.name, f"asks {label}")
+        self.troubles.ambush(process)
         if plan.there is not None:
             self.loop.later(plan.there, self._land, label, method, tenancy, plan, answer)
         if plan.there is None or plan.back is None:
@@ -353,19 +356,19 @@ class Adapter(Vendor):
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self.owner = ""
+        self.process: Process
 
     async def provision(self, tenancy: Tenancy) -> Any:
-        return await self._site.request(self.owner, "provision", tenancy)
+        return await self._site.request(self.process, "provision", tenancy)
 
     async def release(self, tenancy: Tenancy) -> Any:
-        return await self._site.request(self.owner, "release", tenancy)
+        return await self._site.request(self.process, "release", tenancy)
 
     async def poll(self, tenancy: Tenancy) -> Any:
-        return await self._site.request(self.owner, "poll", tenancy)
+        return await self._site.request(self.process, "poll", tenancy)
 
     async def find(self, tenancy: Tenancy) -> Any:
-        return await self._site.request(self.owner, "find", tenancy)
+        return await self._site.request(self.process, "find", tenancy)
 
 
 class PlainAdapter(Vendor):
@@ -375,7 +378,7 @@ class PlainAdapter(Vendor):
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self.owner = ""
+        self.process: Process
 
     def provision(self, tenancy: Tenancy) -> Any:
         return self._wait("provision", tenancy)
@@ -392,4 +395,4 @@ class PlainAdapter(Vendor):
     def _wait(self, method: str, tenancy: Tenancy) -> Any:
         fiber = this_fiber()
         assert fiber is not None
-        return fiber.wait(self._site.request(self.owner, method, tenancy))
+        return fiber.wait(self._site.request(self.process, method, tenancy))

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.simulation.loop import Loop
+from tests.simulation.loop import Loop, Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class Troubles:
     vendor_faults: float = 0.0
     laggards: float = 0.0
     permanent: float = 0.0
+    ambushes: float = 0.0
+    """How often something happens to a process just when it calls or is answered."""
     database_windows: tuple[Window, ...] = ()
     vendor_windows: tuple[Window, ...] = ()
     trace: list[str] = field(default_factory=list)
@@ -76,13 +78,42 @@ class Troubles:
         self.healed = True
         self.note("world", "healed")
 
-    def of_trip(self) -> Trip:
+    def ambush(self, process: Process) -> None:
+        """Strike a process at a bad time, or not."""
+        # An idle look that is struck at shows nothing, and there are many.
+        if self.healed or not process.alive or self.chance.random() >= self.ambushes:
+            return
+        match self.chance.choice(("kill", "kill soon", "suspend", "cut off")):
+            case "kill":
+                self.loop.later(0.0, process.kill)
+            case "kill soon":
+                self.loop.later(self.chance.expovariate(2.0), process.kill)
+            case "suspend":
+                self.suspend(process)
+            case "cut off":
+                seconds = self.chance.uniform(0.5, 4.0) * 3 * self.time_limit
+                self.figures["cut off from the database"] += 1
+                self.note(process.name, f"is cut off for {seconds:.3f}")
+                process.cut_off_until = self.loop.time() + seconds
+
+    def suspend(self, process: Process) -> None:
+        """Let a process stand still, often for longer than its leases last."""
+        if process.alive and not process.suspended:
+            seconds = self.chance.uniform(0.5, 4.0) * 3 * self.time_limit
+            self.figures["suspended"] += 1
+            self.note(process.name, f"is suspended for {seconds:.3f}")
+            process.suspend(seconds)
+
+    def of_trip(self, process: Process) -> Trip:
         """Say what becomes of the next call to the database."""
         chance = self.chance
         there, back = chance.expovariate(50.0), chance.expovariate(50.0)
         if self.healed:
             return Trip(there, back)
         lands = chance.random() < 0.5
+        cut_off = process.cut_off_until - self.loop.time()
+        if cut_off > 0:  # what was sent arrives in the end, or not
+            return Trip(cut_off + there, back, refused=not lands, dies_with_caller=False)
         if self._window(self.database_windows) is not None:
             self.figures["database outage"] += 1
             return Trip(there, back, refused=True)

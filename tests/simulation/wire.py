@@ -64,7 +64,8 @@ class Wire:
     def trip(self, name: str, limit: float, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Send a statement; its answer comes, or an error by the time its caller gives up."""
         answer: asyncio.Future[T] = self.loop.create_future()
-        plan = self.troubles.of_trip()
+        plan = self.troubles.of_trip(self.process)
+        self.troubles.ambush(self.process)
 
         def fail(words: str) -> None:
             _refuse(answer, StoreUnavailable(f"{name}: {words}"))
@@ -84,6 +85,7 @@ class Wire:
                     self.heard()
             if plan.loses_answer:
                 back = partial(fail, "the connection was lost")
+            self.troubles.ambush(self.process)
             self.loop.later(plan.back, back)
 
         if plan.refused:
