@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -83,6 +83,14 @@ def storable(value: Json) -> Json:
     if isinstance(value, (list, tuple)):
         return [storable(item) for item in value]
     return value
+
+
+def one_of(column: Expression, values: Iterable[str]) -> sa.ColumnElement[bool]:
+    """Whether `column` has one of these values.
+
+    SQLAlchemy writes an IN anew at each execution; the claim has so many that it took twice as long.
+    """
+    return sa.or_(*(column == str(value) for value in values))
 
 
 class database_now(FunctionElement[datetime]):  # noqa: N801  # reads as an SQL function

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import OPERATOR_ONLY, Desired, Phase, Why
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.types import Expression, later
+from nimble_lifecycle.store.types import Expression, later, one_of
 
 
 class Verdict(StrEnum):
@@ -42,11 +42,11 @@ ENDING = (Verdict.RELEASE, Verdict.DROP, Verdict.KEEP)
 
 
 def _phase_in(*phases: Phase) -> sa.ColumnElement[bool]:
-    return t.c.phase.in_([phase.value for phase in phases])
+    return one_of(t.c.phase, phases)
 
 
 def _reason_in(*words: Why) -> sa.ColumnElement[bool]:
-    return sa.func.coalesce(t.c.reason.in_([word.value for word in words]), sa.false())
+    return sa.func.coalesce(one_of(t.c.reason, words), sa.false())
 
 
 started = t.c.release_started_at.is_not(None)
@@ -186,4 +186,4 @@ def _may_create() -> sa.ColumnElement[bool]:
 
 def is_verdict(column: Expression, *verdicts: Verdict) -> sa.ColumnElement[bool]:
     """Whether the verdict in `column` is one of these."""
-    return column.in_([verdict.value for verdict in verdicts])
+    return one_of(column, verdicts)

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Event, Phase, Tenancy, Why
+from nimble_lifecycle.store.models import journal
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.loop import Loop
 from tests.simulation.scenario import FOREVER, Scenario
@@ -119,6 +120,7 @@ class Oracle:
         for row in rows:
             by_workspace[row["workspace_id"]].append(row)
             self._judge_row(row)
+        self._judge_knowledge(rows)
         for workspace_id, calls in self.calls.items():
             self._judge_workspace(workspace_id, calls, by_workspace[workspace_id])
         known = {row["external_id"] for row in rows if row["released_at"] is None}
@@ -131,10 +133,21 @@ class Oracle:
             else:
                 self.object("leaked", f"{found.external_id} of {found.workspace_id}")
 
+    def _judge_knowledge(self, rows: list[sa.RowMapping]) -> None:
+        """What a worker could still write down is never lost, whatever had become of its lease."""
+        noted = sa.select(journal.c.tenancy_id).where(journal.c.external_id.is_not(None)).distinct()
+        known = {entry["tenancy_id"] for entry in self._read(noted)}
+        for row in rows:
+            if row["id"] in known and row["external_id"] is None and row["released_at"] is None:
+                self.object("not used", f"what is known of {row['workspace_id']}'s resource")
+
     def _judge_row(self, row: sa.RowMapping) -> None:
         name = f"{row['workspace_id']}#{row['incarnation']}"
         if row["lease_owner"] is not None:
             self.object("claimed for ever", name)
+        if row["external_id"] in self.site.removed_by_hand and row["released_at"] is None:
+            self.figures["drifted"] += 1
+            return
         if row["phase"] == Phase.STALLED or self._refused_update(row):
             self.figures["waits for a person"] += 1
             if not self._may_wait_for_person(row):
@@ -193,6 +206,8 @@ class Oracle:
         if said[0] is Event.REMOVING:
             return
         mine = [found for found in there if found.external_id == kept]
+        if not mine and kept in self.site.removed_by_hand:
+            return
         if not mine:
             self.object("lost", f"{kept} of {workspace_id}")
         elif mine[0].params != live[0]["params"] and not self._refused_update(live[0]):

@@ -34,6 +34,8 @@ class Scenario:
     database_windows: tuple[Window, ...]
     vendor_windows: tuple[Window, ...]
     foreign_names: int
+    hands: int
+    """Resources removed behind our back."""
 
     @property
     def lease(self) -> float:
@@ -81,6 +83,7 @@ def drawn(chance: Random) -> Scenario:
         database_windows=_windows(chance, length, ("down",)),
         vendor_windows=_windows(chance, length, VENDOR_OUTAGES),
         foreign_names=chance.choice((0, 0, 1)),
+        hands=chance.choice((0, 0, 0, 1)),
     )
 
 

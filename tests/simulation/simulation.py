@@ -133,6 +133,9 @@ class World:
         s = self.scenario
         for number in range(s.foreign_names):
             self.site.add_foreign(f"ws-{number}")
+        for _ in range(s.hands):
+            at = self.chance.uniform(0.0, s.events * s.pace)
+            self.loop.later(at, self.site.remove_one_by_hand)
         keepers = [self._keep_server(number) for number in range(s.servers)]
         keepers += [self._keep_worker(number) for number in range(s.workers)]
         tasks = [asyncio.ensure_future(keeper) for keeper in keepers]

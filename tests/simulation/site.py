@@ -110,6 +110,7 @@ class Site:
     """Keys of creates that landed after all that is assumed of the network."""
     overwritten: set[str] = field(default_factory=set)
     """Ids of resources whose update landed after its caller had given up."""
+    removed_by_hand: set[str] = field(default_factory=set)
     made: int = 0
 
     def adapter(self) -> Vendor:
@@ -324,6 +325,16 @@ class Site:
         )
         self.resources[made.external_id] = made
         return made
+
+    def remove_one_by_hand(self) -> None:
+        """Take something of ours away, as a person at the vendor's console might."""
+        there = [found.external_id for found in self.ours()]
+        if there:
+            name = self.troubles.chance.choice(there)
+            self.removed_by_hand.add(name)
+            del self.resources[name]
+            self.troubles.figures["removed by hand"] += 1
+            self.troubles.note("somebody", f"removes {name}")
 
     def ours(self) -> Iterator[Resource]:
         """List what carries a key."""
