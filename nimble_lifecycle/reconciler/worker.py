@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -36,7 +36,6 @@ from nimble_lifecycle.reconciler.steps import Steps
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.store import Claim, Settlement, WorkStore
 from nimble_lifecycle.store.ports import Hop
-from nimble_lifecycle.store.wakeups import Listener
 
 log = logging.getLogger("nimble_reconcile")
 
@@ -124,14 +123,10 @@ class Worker:
         Raises VendorError when the adapter, as an async context manager, cannot be entered or left,
         or whatever ConfigurationError it raises itself.
         """
-        loop = asyncio.get_running_loop()
-        listener = Listener(self._store, lambda: _tell(loop, self.wake))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(entered(self._vendor))
             settler = asyncio.create_task(self._settler.run())
             stack.push_async_callback(_cancelled, settler)
-            listener.start()
-            stack.callback(listener.close)
             beside = [asyncio.create_task(each()) for each in self._beside]
             for task in beside:
                 stack.push_async_callback(_cancelled, task)
@@ -314,12 +309,6 @@ class Worker:
 
 def _not_begun() -> TemporaryError:
     return TemporaryError("the call was not begun: too little of its lease was left")
-
-
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    """Call `what` on the loop, from another thread; a loop that is closed needs no telling."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(what)
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -7,7 +7,6 @@ one `Deadline`. What hangs does so on daemon threads and never holds up the answ
 import asyncio
 import inspect
 import logging
-import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -17,7 +16,7 @@ from fastmcp.utilities.async_utils import is_coroutine_function
 from nimble_lifecycle.errors import NimbleError, WorkspaceUnknown
 
 if TYPE_CHECKING:
-    from nimble_lifecycle.store import Threads
+    from nimble_lifecycle.store.ports import Clock, Hop
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -32,20 +31,21 @@ class AuthorError(NimbleError):
 
 
 class Deadline:
-    """The end of one call, `seconds` from now."""
+    """The end of one call, `seconds` from now; `until` is an instant of `clock.monotonic`."""
 
-    def __init__(self, seconds: float) -> None:
-        self.until = time.monotonic() + seconds
+    def __init__(self, seconds: float, clock: "Clock") -> None:
+        self._clock = clock
+        self.until = clock.monotonic() + seconds
 
     def check(self) -> None:
         """Raise `Late` once the deadline has passed."""
-        if time.monotonic() >= self.until:
+        if self._clock.monotonic() >= self.until:
             raise Late
 
     @asynccontextmanager
     async def limit(self) -> AsyncGenerator[None]:
         """Cancel the block at the deadline and raise `Late` from it."""
-        timeout = asyncio.timeout(self.until - time.monotonic())
+        timeout = asyncio.timeout(self.until - self._clock.monotonic())
         try:
             async with timeout:
                 yield
@@ -54,7 +54,7 @@ class Deadline:
                 raise Late from None
             raise
 
-    async def run(self, threads: "Threads", work: Callable[[], T]) -> T:
+    async def run(self, threads: "Hop", work: Callable[[], T]) -> T:
         """Run blocking `work` on a thread; work whose turn comes too late is not begun."""
 
         def begin() -> T:
@@ -63,7 +63,7 @@ class Deadline:
 
         return await threads.run(begin)
 
-    async def call(self, threads: "Threads", what: str, function: Callable[[], object]) -> object:
+    async def call(self, threads: "Hop", what: str, function: Callable[[], object]) -> object:
         """Run a function of the author's, plain ones on a thread, and give its result.
 
         `what` names it in the log. Raises `AuthorError` when it raises, `Late` when its turn comes

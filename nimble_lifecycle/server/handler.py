@@ -23,7 +23,7 @@ from nimble_lifecycle.protocol import Event
 from nimble_lifecycle.server.deadline import Deadline, blamed
 
 if TYPE_CHECKING:
-    from nimble_lifecycle.store import Threads
+    from nimble_lifecycle.store.ports import Hop
 
 GIVEN = ("tenancy", "reason")
 """Parameters given by name; their annotations are never resolved."""
@@ -78,9 +78,7 @@ class Handler:
         """The function's docstring."""
         return inspect.getdoc(_innermost(self.function))
 
-    async def call(
-        self, given: Mapping[str, object], threads: "Threads", deadline: Deadline
-    ) -> object:
+    async def call(self, given: Mapping[str, object], threads: "Hop", deadline: Deadline) -> object:
         """Call the function with what it asks for; raises as `Deadline.call` does."""
         wanted = {name: given[name] for name in self.given}
         with blamed(self.label):

@@ -6,7 +6,6 @@ database that hangs costs one of the store's slots, and what waits is bounded.
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -30,7 +29,7 @@ class Heartbeat:
         self,
         workspace: Callable[[], Awaitable[Workspace]],
         touch: Callable[[Workspace], Awaitable[None]],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._workspace = workspace
         self._touch = touch

@@ -167,10 +167,10 @@ class Lifecycle(Provider):
     def _new_service(self) -> Service:
         # Only now: these load the database libraries, which an import of the server must not.
         from nimble_lifecycle.settings import ServerSettings  # noqa: PLC0415
-        from nimble_lifecycle.store import IntentStore  # noqa: PLC0415
+        from nimble_lifecycle.store import IntentStore, Threads  # noqa: PLC0415
 
         url = self._database_url or ServerSettings().database_url.get_secret_value()
-        return Service(IntentStore(url), self._author)
+        return Service(IntentStore(url), self._author, Threads)
 
     def _advertised(self) -> AbstractContextManager[None]:
         """Advertise here too: FastMCP runs an extension's lifespan at the root of a tree only."""

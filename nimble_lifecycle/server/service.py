@@ -34,6 +34,7 @@ from nimble_lifecycle.server.ready import NotReady, usable
 
 if TYPE_CHECKING:
     from nimble_lifecycle.store import IntentStore, Recorded
+    from nimble_lifecycle.store.ports import Hop
 
 T = TypeVar("T")
 WorkspaceSource: TypeAlias = Callable[[Context], object]
@@ -82,24 +83,27 @@ class Declaration:
 
 
 class Service:
-    """The serving side of one `Lifecycle`; belongs to one event loop."""
+    """The serving side of one `Lifecycle`; belongs to one event loop.
 
-    def __init__(self, store: "IntentStore", author: Declaration) -> None:
-        from nimble_lifecycle.store import Threads  # noqa: PLC0415  # loads the database libraries
+    `threads` makes a pool of so many threads of this name.
+    """
 
+    def __init__(
+        self, store: "IntentStore", author: Declaration, threads: "Callable[[int, str], Hop]"
+    ) -> None:
         self._store = store
         self._author = author
-        self._store_threads = Threads(STORE_SLOTS, "nimble-store")
+        self._store_threads = threads(STORE_SLOTS, "nimble-store")
         # Two pools: handlers that hang must not keep a later call from being recorded.
-        self._source_threads = Threads(SOURCE_SLOTS, "nimble-source")
-        self._handler_threads = Threads(HANDLER_SLOTS, "nimble-handler")
-        self.heartbeat = Heartbeat(self._used_workspace, self._touch)
+        self._source_threads = threads(SOURCE_SLOTS, "nimble-source")
+        self._handler_threads = threads(HANDLER_SLOTS, "nimble-handler")
+        self.heartbeat = Heartbeat(self._used_workspace, self._touch, store.clock.monotonic)
 
     async def open(self) -> None:
         """Name the database on stderr and open it; a server whose database is down starts too."""
         sys.stderr.write(f"nimble-lifecycle: {self._author.kind!r} uses {self._store.location}\n")
         try:
-            async with Deadline(self._author.deadline).limit():
+            async with self._deadline().limit():
                 await self._store_threads.run(self._store.open)
         except (StoreError, Late) as error:
             why = str(error) or f"no answer in {self._author.deadline:g} s"
@@ -111,7 +115,7 @@ class Service:
         """End heartbeats, connections and idle threads, waiting for nothing that hangs."""
         await self.heartbeat.close()
         try:
-            async with Deadline(self._author.deadline).limit():
+            async with self._deadline().limit():
                 await self._store_threads.run(self._store.close)
         except Late:
             logger.warning("the database did not close in time")
@@ -153,10 +157,13 @@ class Service:
             raise NotReady(tenancy.phase)
         return tenancy
 
+    def _deadline(self) -> Deadline:
+        return Deadline(self._author.deadline, self._store.clock)
+
     @asynccontextmanager
     async def _answering(self) -> AsyncGenerator[Deadline]:
         """End the block at the deadline, and say in fixed words why it failed."""
-        deadline = Deadline(self._author.deadline)
+        deadline = self._deadline()
         try:
             async with deadline.limit():
                 yield deadline
@@ -213,12 +220,12 @@ class Service:
         return await deadline.run(self._store_threads, partial(work, until=deadline.until))
 
     async def _used_workspace(self) -> Workspace:
-        deadline = Deadline(self._author.deadline)
+        deadline = self._deadline()
         async with deadline.limit():
             return await self._workspace(deadline)
 
     async def _touch(self, workspace: Workspace) -> None:
-        deadline = Deadline(self._author.deadline)
+        deadline = self._deadline()
         async with deadline.limit():
             await self._in_store(deadline, partial(self._store.touch, workspace, self._author.kind))
 

@@ -434,14 +434,12 @@ def _work(took: Columns) -> dict[str, Expression]:
     late = elapsed(sa.func.coalesce(t.c.due_at, took.now), took.now)
     held_up = sa.and_(is_verdict(verdict, Verdict.POLL), late > _LEASE)
     return {
-        # A repeated create is still the first one's; what changed since is an update after it.
+        # Creates under one key with different params: nobody knows whose were applied, and an
+        # update follows.
         "attempted_params_hash": _keeping(
             "attempted_params_hash",
             (anew, t.c.params_hash),
-            (
-                is_verdict(verdict, Verdict.REPEAT),
-                sa.func.coalesce(t.c.attempted_params_hash, t.c.params_hash),
-            ),
+            (sa.and_(is_verdict(verdict, Verdict.REPEAT), new_params), none),
         ),
         "operation_id": _keeping("operation_id", (other_call, none)),
         "operation_deadline_at": _keeping(

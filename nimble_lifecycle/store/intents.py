@@ -6,12 +6,12 @@ statement that arrives after its caller gave up changes nothing.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -104,11 +104,22 @@ class UnderWay:
 
 
 class IntentStore(Database):
-    """The store as the unprivileged half sees it. `until` is an instant of `time.monotonic`."""
+    """The store as the unprivileged half sees it. `until` is an instant of the clock's `monotonic`.
 
-    def __init__(self, url: str, *, clock: Clock | None = None, connections: int = 8) -> None:
+    `new_id` names new rows.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        connections: int = 8,
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
         """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
         super().__init__(url, clock=clock, connections=connections)
+        self._new_id = new_id
         self._notifier = Notifier(self)
         self._removing_now = UnderWay()
 
@@ -130,7 +141,7 @@ class IntentStore(Database):
         asked = {str(storable(name)): storable(value) for name, value in params.items()}
         values = {
             **_named(workspace, kind),
-            "its_id": uuid4(),
+            "its_id": self._new_id(),
             "its_params": asked,
             "its_params_hash": fingerprint_of(asked),
             "its_reason": reason.value,

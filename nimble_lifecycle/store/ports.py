@@ -47,10 +47,13 @@ class DatabaseClock:
 
 
 class Hop(Protocol):
-    """Runs a blocking function without holding up the event loop."""
+    """Runs blocking functions without holding up the event loop."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` and give its result; cancelling the caller does not stop the work."""
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way ends by itself."""
 
 
 def instant_of(clock: Clock) -> "sa.ScalarSelect[datetime]":

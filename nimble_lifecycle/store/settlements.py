@@ -252,7 +252,8 @@ def _rescue(clock: Clock, item: sa.FromClause, held: sa.ColumnElement[bool]) -> 
     """Take account of what a worker did at the vendor after losing the lease.
 
     A resource it made becomes its row's, where that has none. A late update may have overwritten a
-    newer one: the params count as not attempted, and are applied again.
+    newer one, and a late create may have brought older params: they count as not attempted, and are
+    applied again.
     """
     i = item.c
     made = sa.and_(i.external_id.is_not(None), t.c.external_id.is_(None))
@@ -271,7 +272,10 @@ def _rescue(clock: Clock, item: sa.FromClause, held: sa.ColumnElement[bool]) -> 
         .values(
             external_id=sa.func.coalesce(t.c.external_id, i.external_id),
             due_at=sa.case((made, instant_of(clock)), else_=t.c.due_at),
-            attempted_params_hash=sa.case((overwrote, None), else_=t.c.attempted_params_hash),
+            attempted_params_hash=sa.case(
+                (sa.or_(overwrote, i.generation != t.c.claimed_generation), None),
+                else_=t.c.attempted_params_hash,
+            ),
             claimed_generation=sa.case((overwrote, 0), else_=t.c.claimed_generation),
         )
     )

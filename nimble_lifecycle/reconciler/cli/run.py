@@ -5,13 +5,15 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from random import SystemRandom
 
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.cases import Wishes
 from nimble_lifecycle.reconciler.cli.app import (
     DONE,
+    FAILED,
     LINGER,
     SLOTS_LOST,
     Database,
@@ -32,6 +34,7 @@ from nimble_lifecycle.settings import WorkerSettings
 from nimble_lifecycle.store import Threads, WorkStore
 from nimble_lifecycle.store.deployment import Deployment
 from nimble_lifecycle.store.sweeps import SweepStore
+from nimble_lifecycle.store.wakeups import Listener
 
 SHORT_GRACE = 600.0
 """Seconds; a shorter grace makes a reinstall likely to lose its tenancy."""
@@ -135,14 +138,19 @@ async def _serve(
         owner=owner,
         beside=_sweeping(sweep, settings.sweep_every),
     )
-    _drain_on_signals(worker, settings.drain)
+    tell = partial(_tell, asyncio.get_running_loop())
+    _drain_on_signals(partial(tell, worker.stop), settings.drain)
+    listener = Listener(store, partial(tell, worker.wake))
+    listener.start()
+    code = FAILED
     try:
-        await worker.run(until_idle=exit_when_idle)
+        with closing(listener):
+            await worker.run(until_idle=exit_when_idle)
+        code = SLOTS_LOST if worker.all_slots_lost else DONE
     finally:
         database.close()
         threads.close()
         lists.close()
-        code = SLOTS_LOST if worker.all_slots_lost else DONE
         # A call that takes no cancellation, or a thread of the adapter's, must not hold us here.
         end_after(LINGER, code)
     return code
@@ -155,21 +163,25 @@ def _sweeping(sweep: Sweep, every: float) -> list[Callable[[], Coroutine[None, N
     return [Schedule(sweep, every, first=SystemRandom().uniform(0, every)).run]
 
 
-def _drain_on_signals(worker: Worker, drain: float) -> None:
-    """Drain on SIGTERM and SIGINT, and end in time with a blocked event loop too.
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    """Call `what` on the loop, from another thread; a loop that is closed needs no telling."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
+
+
+def _drain_on_signals(stop: Callable[[], None], drain: float) -> None:
+    """Call `stop` on SIGTERM and SIGINT, and end in time with a blocked event loop too.
 
     The interpreter writes each signal to a socket as it comes, whatever the main thread is doing;
     a thread of its own reads it there.
     """
     heard, said = socket.socketpair()
     said.setblocking(False)
-    loop = asyncio.get_running_loop()
 
     def wait_for_signal(_open: socket.socket) -> None:
         heard.recv(1)
         end_after(drain + LINGER, DONE)
-        with suppress(RuntimeError):  # the loop is closed: we are ending anyway
-            loop.call_soon_threadsafe(worker.stop)
+        stop()
 
     signal.set_wakeup_fd(said.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,233 @@
+"""What must be true of the world: at the instant things happen at the vendor, and in the end."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from nimble_lifecycle.protocol import Event, Phase, Tenancy, Why
+from nimble_lifecycle.store.models import journal
+from nimble_lifecycle.store.models import tenancy as t
+from tests.simulation.loop import Loop
+from tests.simulation.scenario import FOREVER, Scenario
+from tests.simulation.site import Resource, Site
+from tests.simulation.stores import Stores
+
+MAX_CREATES = 5
+"""Creates a row may begin without a certain outcome."""
+
+CALL_LIMIT = 3.0
+"""Seconds a server may work on a host's call."""
+
+
+@dataclass(slots=True)
+class HostCall:
+    """What a host said. `ended` is when nothing of it can be applied any more."""
+
+    workspace_id: str
+    event: Event
+    plan: str
+    sent: float
+    ended: float = float("inf")
+    recorded: bool = False
+
+
+@dataclass
+class Oracle:
+    """Watches the vendor, remembers what hosts said, and judges."""
+
+    loop: Loop
+    scenario: Scenario
+    stores: Stores
+    figures: "Counter[str]"
+    wrong: list[str] = field(default_factory=list)
+    calls: dict[str, list[HostCall]] = field(default_factory=lambda: defaultdict(list))
+    site: Site = field(init=False)
+
+    def rows(self) -> list[sa.RowMapping]:
+        """Give every row as it is stored."""
+        order = (t.c.workspace_id, t.c.incarnation)
+        return self._read(sa.select(t).order_by(*order))
+
+    def _read(self, statement: sa.Select[Any]) -> list[sa.RowMapping]:
+        store = self.stores.observer
+        until = store.clock.monotonic() + 30.0
+        return store.reading(until, lambda at: list(at.execute(statement).mappings()))
+
+    def object(self, kind: str, what: str) -> None:
+        """Say that something is wrong."""
+        self.figures[kind] += 1
+        self.wrong.append(f"{self.loop.time():.3f} {kind}: {what}")
+
+    # -- at the vendor, when it happens ----------------------------------------------------------
+
+    def about_to_create(self, tenancy: Tenancy) -> None:
+        """Rule 1: key and intention are committed before a create can reach the vendor."""
+        rows = self._read(sa.select(t).where(t.c.id == tenancy.id))
+        if len(rows) != 1 or rows[0]["idempotency_key"] != tenancy.idempotency_key:
+            self.object("no write-ahead", f"a create under {tenancy.idempotency_key}")
+        elif rows[0]["create_attempted_at"] is None:
+            self.object("no write-ahead", f"{tenancy.workspace_id} has no attempt on record")
+
+    def created(self, resource: Resource) -> None:
+        """One key, one resource, but for creates that come after all time."""
+        self.figures["created"] += 1
+        same = [other for other in self.site.ours() if other.key == resource.key]
+        if len(same) > 1:
+            if resource.key in self.site.overtaken:
+                self.figures["surplus made by late creates"] += 1
+            else:
+                ids = ", ".join(each.external_id for each in same)
+                self.object("doubled", f"{resource.workspace_id} has {ids}")
+
+    def released(self, resource: Resource) -> None:
+        """Only what is ours, asked to be released, and after its grace."""
+        self.figures["released"] += 1
+        if resource.key is None:
+            self.object("foreign touched", resource.external_id)
+            return
+        rows = self._read(sa.select(t).where(t.c.idempotency_key == resource.key))
+        started = rows[0]["release_started_at"] if rows else None
+        if started is None:
+            self.object("lost", f"{resource.external_id} of {resource.workspace_id}, not asked for")
+            return
+        row, grace = rows[0], timedelta(seconds=self.scenario.grace, milliseconds=-2)
+        held = max(row["release_seen_at"], row["last_used_at"] or row["release_seen_at"])
+        if started < held + grace or not self._asked_in_time(resource.workspace_id, started):
+            self.object("lost", f"{resource.external_id} of {resource.workspace_id}: no grace")
+
+    def _asked_in_time(self, workspace_id: str, started: Any) -> bool:
+        """Whether the host asked a grace ago, and nobody took it back before the release began."""
+        from tests.simulation.loop import START
+
+        begun = (started - START).total_seconds()
+        calls = self.calls[workspace_id]
+        renewed = [c for c in calls if c.event is Event.READY and c.recorded and c.ended <= begun]
+        since = max((call.sent for call in renewed), default=0.0)
+        latest = begun - self.scenario.grace + 0.01
+        asked = [c for c in calls if c.event is Event.REMOVING and c.sent <= latest]
+        return any(call.ended >= since for call in asked)
+
+    # -- in the end ------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Compare what hosts said, what the rows say, and what there is."""
+        rows = self.rows()
+        self.figures["tenancies"] += len(rows)
+        by_workspace = defaultdict(list)
+        for row in rows:
+            by_workspace[row["workspace_id"]].append(row)
+            self._judge_row(row)
+        self._judge_knowledge(rows)
+        for workspace_id, calls in self.calls.items():
+            self._judge_workspace(workspace_id, calls, by_workspace[workspace_id])
+        known = {row["external_id"] for row in rows if row["released_at"] is None}
+        open_keys = {row["idempotency_key"] for row in rows if self._is_open_question(row)}
+        for found in self.site.ours():
+            if found.external_id in known or found.key in open_keys:
+                continue
+            if found.key in self.site.overtaken:
+                self.figures["surplus left"] += 1
+            else:
+                self.object("leaked", f"{found.external_id} of {found.workspace_id}")
+
+    def _judge_knowledge(self, rows: list[sa.RowMapping]) -> None:
+        """What a worker could still write down is never lost, whatever had become of its lease."""
+        noted = sa.select(journal.c.tenancy_id).where(journal.c.external_id.is_not(None)).distinct()
+        known = {entry["tenancy_id"] for entry in self._read(noted)}
+        for row in rows:
+            if row["id"] in known and row["external_id"] is None and row["released_at"] is None:
+                self.object("not used", f"what is known of {row['workspace_id']}'s resource")
+
+    def _judge_row(self, row: sa.RowMapping) -> None:
+        name = f"{row['workspace_id']}#{row['incarnation']}"
+        if row["lease_owner"] is not None:
+            self.object("claimed for ever", name)
+        if row["external_id"] in self.site.removed_by_hand and row["released_at"] is None:
+            self.figures["drifted"] += 1
+            return
+        if row["phase"] == Phase.STALLED or self._refused_update(row):
+            self.figures["waits for a person"] += 1
+            if not self._may_wait_for_person(row):
+                self.object("waits for a person", f"{name}: {row['reason']}, {row['last_error']}")
+        elif row["released_at"] is None:
+            settled = row["phase"] == Phase.READY and row["desired"] == "wanted"
+            if not settled or row["observed_generation"] != row["generation"]:
+                self.object("not settled", f"{name}: {row['phase']} {row['reason']}")
+
+    def _refused_update(self, row: sa.RowMapping) -> bool:
+        return row["phase"] == Phase.READY and row["reason"] == Why.REJECTED
+
+    def _may_wait_for_person(self, row: sa.RowMapping) -> bool:
+        traits, site = self.scenario.traits, self.site
+        match row["reason"]:
+            case Why.CREATE_OUTCOME_UNKNOWN:
+                forgetful = not traits.can_find and (traits.repeatable or 0.0) < FOREVER
+                refused = row["idempotency_key"] in site.refused_for_good
+                spent = row["creates"] >= MAX_CREATES
+                return forgetful or refused or spent or self._has_foreign_name(row)
+            case Why.NAME_CONFLICT:
+                return self._has_foreign_name(row)
+            case Why.REJECTED:
+                return row["idempotency_key"] in site.refused_for_good
+            case Why.OPERATION_OVERDUE:
+                return traits.deadline is not None
+        return False
+
+    def _has_foreign_name(self, row: sa.RowMapping) -> bool:
+        foreign = (other.name for other in self.site.resources.values() if other.key is None)
+        return self.scenario.traits.unique_names and row["workspace_id"] in foreign
+
+    def _is_open_question(self, row: sa.RowMapping) -> bool:
+        return row["phase"] == Phase.STALLED and row["reason"] == Why.CREATE_OUTCOME_UNKNOWN
+
+    def _judge_workspace(
+        self, workspace_id: str, calls: list[HostCall], rows: list[sa.RowMapping]
+    ) -> None:
+        live = [r for r in rows if r["release_started_at"] is None and r["retired_at"] is None]
+        there = [r for r in self.site.ours() if r.workspace_id == workspace_id]
+        last = {(call.event, call.plan) for call in last_words(calls)}
+        if len(live) > 1:
+            self.object("doubled", f"{workspace_id} has {len(live)} live rows")
+        said = (Event.READY, live[0]["params"]["plan"]) if live else (Event.REMOVING, "")
+        if live and live[0]["desired"] == "release":
+            said = (Event.REMOVING, "")
+        if said not in last and last:
+            self.object("not the last intent", f"{workspace_id}: {said}, but hosts said {last}")
+        if any(row["phase"] == Phase.STALLED for row in rows):
+            return
+        kept = live[0]["external_id"] if said[0] is Event.READY else None
+        for found in there:
+            if found.external_id != kept and found.key not in self.site.overtaken:
+                kind = "leaked" if kept is None else "doubled"
+                self.object(kind, f"{found.external_id} of {workspace_id}, which has {kept}")
+        if said[0] is Event.REMOVING:
+            return
+        mine = [found for found in there if found.external_id == kept]
+        if not mine and kept in self.site.removed_by_hand:
+            return
+        if not mine:
+            self.object("lost", f"{kept} of {workspace_id}")
+        elif mine[0].params != live[0]["params"] and not self._refused_update(live[0]):
+            if kept in self.site.overwritten or mine[0].key in self.site.overtaken:
+                self.figures["late updates that won"] += 1
+            else:
+                self.object("not as asked", f"{workspace_id}: {mine[0].params}")
+
+
+def last_words(calls: list[HostCall]) -> list[HostCall]:
+    """Give the calls that may have been the last to be recorded.
+
+    A recorded call rules out whatever had ended when it was sent; a call without an answer may
+    count or not.
+    """
+    found = []
+    for call in calls:
+        later = (other for other in calls if other.recorded and other.sent > call.ended)
+        if not any(later):
+            found.append(call)
+    if not any(call.recorded for call in calls):
+        found.append(HostCall("", Event.REMOVING, "", 0.0))
+    return found

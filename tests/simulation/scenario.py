@@ -1,0 +1,112 @@
+"""What a seed stands for: the vendor's class, the fleet, and how much goes wrong."""
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.site import Traits
+from tests.simulation.troubles import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One world. Times in seconds."""
+
+    traits: Traits
+    workspaces: int
+    events: int
+    """Host events for each workspace."""
+    pace: float
+    """Mean time between two of them."""
+    workers: int
+    servers: int
+    concurrency: int
+    poll: float
+    grace: float
+    longest_backoff: float
+    crashes: float
+    """Chance that a life of a process ends before its time."""
+    suspends: float
+    ambushes: float
+    database_faults: float
+    vendor_faults: float
+    laggards: float
+    permanent: float
+    database_windows: tuple[Window, ...]
+    vendor_windows: tuple[Window, ...]
+    foreign_names: int
+    hands: int
+    """Resources removed behind our back."""
+
+    @property
+    def lease(self) -> float:
+        return 3 * self.traits.time_limit
+
+
+CLASSES = (
+    ("find and repeat", True, True),
+    ("find", True, False),
+    ("repeat", False, True),
+    ("neither", False, False),
+)
+"""What a vendor can do about an unknown create."""
+
+FOREVER = 1500.0
+"""Longer than any schedule: keys are remembered until all is settled."""
+
+VENDOR_OUTAGES = ("unavailable", "rate limit", "credential", "lost", "no answer", "error after")
+
+
+def drawn(chance: Random) -> Scenario:
+    """Draw a scenario."""
+    workspaces, events = chance.randint(2, 5), chance.randint(3, 8)
+    pace = chance.choice((5.0, 15.0, 40.0))
+    length = events * pace
+    rough = chance.choice((0.0, 0.15, 0.4))
+    return Scenario(
+        traits=_traits(chance),
+        workspaces=workspaces,
+        events=events,
+        pace=pace,
+        workers=chance.choice((1, 2, 2, 3)),
+        servers=chance.choice((1, 1, 2)),
+        concurrency=chance.choice((1, 3, 8)),
+        poll=chance.choice((10.0, 30.0)),
+        grace=chance.choice((0.0, 15.0, 60.0)),
+        longest_backoff=chance.choice((20.0, 60.0)),
+        crashes=chance.choice((0.0, 0.5, 0.9)),
+        suspends=chance.choice((0.0, 0.0, 0.3)),
+        ambushes=chance.choice((0.0, 0.02, 0.06)),
+        database_faults=chance.choice((0.0, 0.05, 0.2)),
+        vendor_faults=rough,
+        laggards=chance.choice((0.0, 0.0, 0.2)),
+        permanent=chance.choice((0.0, 0.0, 0.05)),
+        database_windows=_windows(chance, length, ("down",)),
+        vendor_windows=_windows(chance, length, VENDOR_OUTAGES),
+        foreign_names=chance.choice((0, 0, 1)),
+        hands=chance.choice((0, 0, 0, 1)),
+    )
+
+
+def _traits(chance: Random) -> Traits:
+    _, can_find, repeats = chance.choice(CLASSES)
+    operations = chance.choice((False, False, True))
+    return Traits(
+        can_find=can_find,
+        repeatable=chance.choice((90.0, 600.0, FOREVER)) if repeats else None,
+        lag=chance.choice((0.0, 10.0, 30.0)),
+        time_limit=chance.choice((5.0, 10.0)),
+        plain=chance.random() < 0.3,
+        create_time=chance.choice((4.0, 40.0)) if operations else 0.0,
+        release_time=chance.choice((0.0, 10.0)) if operations else 0.0,
+        deadline=chance.choice((None, 30.0, 300.0)),
+        unique_names=chance.random() < 0.2,
+    )
+
+
+def _windows(chance: Random, length: float, faults: tuple[str, ...]) -> tuple[Window, ...]:
+    windows = []
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        begin = chance.uniform(0.0, length)
+        end = begin + chance.choice((3.0, 30.0, 150.0)) * chance.uniform(0.5, 1.5)
+        windows.append(Window(begin, end, chance.choice(faults)))
+    return tuple(windows)
