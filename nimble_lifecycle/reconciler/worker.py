@@ -15,12 +15,14 @@ from functools import partial
 from uuid import UUID
 
 from nimble_lifecycle.errors import (
+    Gone,
     SharedResource,
     StoreError,
     TemporaryError,
 )
 from nimble_lifecycle.protocol import Phase, Why
 from nimble_lifecycle.reconciler.calls import OverrunError, entered, outcome_of_task
+from nimble_lifecycle.reconciler.drift import Drift
 from nimble_lifecycle.reconciler.fleet import Fleet
 from nimble_lifecycle.reconciler.limits import (
     Limits,
@@ -86,6 +88,7 @@ class Worker:
         self._steps = Steps(vendor, store.clock, threads)
         self._settler = Settler(store, database, rules=self._rules, again=limits.poll)
         self._fleet = Fleet(store, self._settler, self._rules, self._policy)
+        self._drift = Drift(store, self._settler, self._rules, self._policy.lag)
         self._turn_time = turn_of(vendor, limits)
         self._chance = chance or random.Random()  # noqa: S311  # an order, no secret
         self._wake = asyncio.Event()
@@ -265,6 +268,8 @@ class Worker:
         settled = settlement(claim, outcome, self._policy)
         settled = await self._fleet.heard(claim, outcome, settled, probing=probing)
         await self._settle(claim, replace(settled, seconds=self._clock.monotonic() - started))
+        if isinstance(outcome, Gone) and settled.phase is Phase.READY:
+            await self._drift.gone(claim)
         if isinstance(outcome, OverrunError):
             await self._late(claim, outcome)
 

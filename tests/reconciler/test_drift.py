@@ -1,0 +1,66 @@
+"""A resource that vanished behind our back, met by an update rather than by a sweep."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from nimble_lifecycle.store.models import sighting, tenancy
+from nimble_lifecycle.testing import MemoryVendor
+
+MakeFleet = Callable[..., Any]
+
+
+class Slow(MemoryVendor):
+    lag = timedelta(hours=1)
+
+
+def vanish(f: Any) -> str:
+    """Take the one resource away and change what the workspace wants of it."""
+    f.ready("a", size=1)
+    asyncio.run(f.work())
+    (mine,) = f.world.resources
+    f.world.remove(mine)
+    f.ready("a", size=2)
+    return mine
+
+
+def test_a_resource_that_an_update_twice_finds_gone_is_made_anew(fleet: MakeFleet) -> None:
+    f = fleet()
+    gone = vanish(f)
+    asyncio.run(f.work())
+    (made,) = f.world.resources.values()
+    assert made.params == {"size": 2}
+    first, second = f.rows()
+    assert (first["external_id"], first["reason"]) == (gone, "Vanished")
+    assert first["retired_at"] is not None
+    assert (second["incarnation"], second["phase"]) == (2, "ready")
+    assert second["external_id"] == made.external_id
+    assert second["idempotency_key"] != first["idempotency_key"]
+
+
+def test_two_answers_within_the_vendors_lag_prove_nothing(fleet: MakeFleet) -> None:
+    f = fleet(Slow())
+    vanish(f)
+    updates = 0
+
+    async def until_tried_often(worker: Any) -> None:
+        nonlocal updates
+        running = asyncio.ensure_future(worker.run())
+        while updates < 3:
+            await asyncio.sleep(0.01)
+            updates = sum(f.store.reading(f.store.clock.monotonic() + 10, _attempts))
+        worker.stop()
+        await running
+
+    asyncio.run(f.with_worker(until_tried_often))
+    row = f.row()
+    assert (row["phase"], row["retired_at"], f.world.created) == ("ready", None, 1)
+    seen = f.store.reading(
+        f.store.clock.monotonic() + 10, lambda at: at.execute(sighting.select()).mappings().all()
+    )
+    assert [each["strikes"] for each in seen] == [1]
+
+
+def _attempts(at: Any) -> list[int]:
+    return list(at.execute(tenancy.select().with_only_columns(tenancy.c.attempts)).scalars())
