@@ -51,6 +51,8 @@ def rules_of(vendor: Vendor, limits: Limits, owner: str) -> Rules:
         repeatable=None if repeatable is None else repeatable.total_seconds(),
         can_find=vendor.implements("find"),
         keeps=vendor.on_release == "keep",
+        backoff_first=limits.backoff.first,
+        backoff_longest=limits.backoff.longest,
         max_concurrency=vendor.max_concurrency,
         max_rate=vendor.max_rate,
         max_live=limits.max_live,

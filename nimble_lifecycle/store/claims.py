@@ -47,6 +47,9 @@ from nimble_lifecycle.store.verdicts import (
     Verdict,
     asked,
     first,
+    inherited_attempt,
+    inherited_attempts,
+    inherited_until,
     is_held,
     is_open,
     is_remembered,
@@ -87,6 +90,8 @@ class Rules:
     repeatable: float | None
     can_find: bool
     keeps: bool
+    backoff_first: float = 1.0
+    backoff_longest: float = 600.0
     max_concurrency: int | None = None
     """Calls of this kind in flight, over all workers."""
     max_rate: float | None = None
@@ -133,6 +138,8 @@ def rule_values(rules: Rules) -> dict[str, object]:
         "its_max_creates": rules.max_creates,
         # A call may reach the vendor as late as its lease allows.
         "its_repeatable": (rules.repeatable or 0.0) - rules.lease,
+        "its_backoff_first": rules.backoff_first,
+        "its_backoff_longest": rules.backoff_longest,
         "its_can_find": rules.can_find,
         "its_keeps": rules.keeps,
         "its_live_cap": rules.max_live,
@@ -390,6 +397,7 @@ def _status(took: Columns) -> dict[str, Expression]:
             "reason",
             (is_verdict(verdict, Verdict.SPENT), word(Why.CREATE_OUTCOME_UNKNOWN)),
             (is_verdict(verdict, Verdict.QUARANTINE), word(Why.QUARANTINED)),
+            (is_verdict(verdict, Verdict.INHERIT), word(Why.BACKING_OFF)),
             (done, none),
         ),
         "message": _keeping(
@@ -404,7 +412,11 @@ def _status(took: Columns) -> dict[str, Expression]:
         "create_started_at": _keeping(
             "create_started_at", (creating, sa.func.coalesce(t.c.create_started_at, took.now))
         ),
-        "create_attempted_at": _keeping("create_attempted_at", (creating, took.now)),
+        "create_attempted_at": _keeping(
+            "create_attempted_at",
+            (creating, took.now),
+            (is_verdict(verdict, Verdict.INHERIT), inherited_attempt()),
+        ),
         "create_ends_at": _keeping("create_ends_at", (creating, _lease_end(took))),
         "creates": t.c.creates + sa.case((creating, number(1)), else_=number(0)),
         "created_at": _keeping(
@@ -427,6 +439,8 @@ def _work(took: Columns) -> dict[str, Expression]:
     calling = is_verdict(verdict, *CALLING)
     anew = is_verdict(verdict, Verdict.CREATE, Verdict.UPDATE)
     other_call = sa.and_(calling, sa.not_(is_verdict(verdict, Verdict.POLL)))
+    begun = sa.and_(is_verdict(verdict, Verdict.CREATE), first, t.c.attempts == number(0))
+    inheriting = sa.or_(is_verdict(verdict, Verdict.INHERIT), begun)
     stopped = is_verdict(verdict, Verdict.SPENT, Verdict.QUARANTINE)
     at_rest = sa.or_(stopped, is_verdict(verdict, Verdict.DROP, Verdict.KEEP, Verdict.RESCUE))
     lease_end = _lease_end(took)
@@ -438,7 +452,7 @@ def _work(took: Columns) -> dict[str, Expression]:
         # update follows.
         "attempted_params_hash": _keeping(
             "attempted_params_hash",
-            (anew, t.c.params_hash),
+            (sa.or_(anew, is_verdict(verdict, Verdict.INHERIT)), t.c.params_hash),
             (sa.and_(is_verdict(verdict, Verdict.REPEAT), new_params), none),
         ),
         "operation_id": _keeping("operation_id", (other_call, none)),
@@ -451,10 +465,12 @@ def _work(took: Columns) -> dict[str, Expression]:
             "due_at",
             (calling, lease_end),
             (at_rest, none),
+            (is_verdict(verdict, Verdict.INHERIT), inherited_until()),
             (sa.and_(is_verdict(verdict, Verdict.LOOK), t.c.due_at <= took.now), none),
         ),
         "attempts": _keeping(
             "attempts",
+            (inheriting, sa.func.coalesce(inherited_attempts(), number(0))),
             (sa.and_(new_params, anew), number(0)),
             (is_verdict(verdict, Verdict.RESCUE), number(0)),
         ),

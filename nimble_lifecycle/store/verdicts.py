@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import OPERATOR_ONLY, Desired, Phase, Why
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.types import Expression, is_any, later, number, word
+from nimble_lifecycle.store.types import Expression, is_any, later, least, number, word
 
 
 class Verdict(StrEnum):
@@ -21,7 +21,8 @@ class Verdict(StrEnum):
     `find`, `poll`, `release`. Without: `drop` and `keep` (released without the vendor), `spent` (no
     creates left), `quarantine` (too many workers ended while they had it), `rescue` (a resource was
     noted by a worker that had lost the row), `held` (a cap or the breaker leaves no room for it),
-    `stay` (a grace goes on, and what was due waits for an undo), `look` (nothing to do).
+    `inherit` (its predecessor, which never became ready, was backing off), `stay` (a grace goes on,
+    and what was due waits for an undo), `look` (nothing to do).
     """
 
     CREATE = "create"
@@ -36,6 +37,7 @@ class Verdict(StrEnum):
     QUARANTINE = "quarantine"
     RESCUE = "rescue"
     HELD = "held"
+    INHERIT = "inherit"
     STAY = "stay"
     LOOK = "look"
 
@@ -201,7 +203,9 @@ def _wanted(
         sa.or_(sa.not_(_for_operator), rescued),
         sa.or_(new_params, unfinished),
     )
+    waits = sa.func.coalesce(inherited_until() > now, sa.false())
     return (
+        (sa.and_(fresh, waits), Verdict.INHERIT),
         (sa.and_(fresh, _may_create()), Verdict.CREATE),
         (fresh, Verdict.SPENT),
         (update, Verdict.UPDATE),
@@ -217,6 +221,48 @@ def _fresh(now: sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
         sa.not_(_for_operator),
         sa.or_(new_params, sa.and_(_phase_in(Phase.PENDING), _due(now))),
     )
+
+
+def inherited_attempts() -> Expression:
+    """Give the attempts of a predecessor that never became ready; NULL where there is none.
+
+    Rule 8: a life that fails is not given new patience by being removed and wanted again. One that
+    wants something else is.
+    """
+    return _inherited(sa.func.max(_before.c.attempts))
+
+
+def inherited_attempt() -> Expression:
+    """Give when that predecessor was last attempted: its own successor goes on from there."""
+    return _inherited(sa.func.max(_before.c.create_attempted_at))
+
+
+def inherited_until() -> Expression:
+    """Give the end of that predecessor's back-off, without its spread."""
+    doubled = sa.literal(1).bitwise_lshift(least(_before.c.attempts, number(20)))
+    first_wait = sa.bindparam("its_backoff_first", type_=sa.Float())
+    longest = sa.bindparam("its_backoff_longest", type_=sa.Float())
+    wait = least(first_wait * doubled, longest)
+    return _inherited(sa.func.max(later(_before.c.create_attempted_at, wait)))
+
+
+_before = t.alias("before")
+
+
+def _inherited(what: Expression) -> Expression:
+    from_it = sa.select(what).where(
+        _before.c.workspace_id == t.c.workspace_id,
+        _before.c.kind == t.c.kind,
+        _before.c.tenant_id == t.c.tenant_id,
+        _before.c.incarnation == t.c.incarnation - number(1),
+        sa.or_(_before.c.release_started_at.is_not(None), _before.c.retired_at.is_not(None)),
+        _before.c.origin.is_(None),
+        _before.c.created_at.is_(None),
+        _before.c.attempts > number(0),
+        _before.c.attempted_params_hash == t.c.params_hash,
+    )
+    new = sa.and_(first, t.c.incarnation > number(1), t.c.attempts == number(0))
+    return sa.case((new, from_it.scalar_subquery()))
 
 
 def is_remembered(now: sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
