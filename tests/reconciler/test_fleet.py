@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -317,6 +318,33 @@ def test_suspects_run_one_after_the_other_with_nothing_beside_them(
     assert {f.vendor.beside[name] for name in suspects} == {1}
     assert max(f.vendor.beside[name] for name in others) > 1
     assert all(row["reclaims"] == 0 for row in f.rows())
+
+
+def test_a_suspect_waits_for_what_is_in_flight_and_all_else_for_the_suspect(
+    sqlite_fleet: MakeFleet, limits: MakeLimits
+) -> None:
+    clock = ManualClock()
+    f = sqlite_fleet(Watched(), clock=clock, limits=limits(poll=1.0))
+    f.ready("suspect")
+    f.store.claim(replace(rules_of(f.vendor, f.limits, "killed"), lease=3.0), 1)
+
+    async def scenario(time: Time) -> None:
+        f.world.fail("provision", Fault(hangs=True))
+        f.ready("slow")
+        while f.vendor.order != ["slow"]:
+            await time.pass_(0)
+        await time.pass_(5)
+        f.ready("third")
+        await time.pass_(2)
+        assert f.vendor.order == ["slow"]
+        f.world.thaw()
+        while f.phases() != {"ready": 3}:
+            await asyncio.sleep(0.01)
+            await time.pass_(0)
+        assert f.vendor.order.index("suspect") < f.vendor.order.index("third")
+        assert f.vendor.beside["suspect"] == 1
+
+    asyncio.run(over_time(f, clock, scenario))
 
 
 def test_suspects_come_in_an_order_that_chance_gives(
