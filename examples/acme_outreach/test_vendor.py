@@ -10,7 +10,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 import pytest
-from acme_process import ADMIN_TOKEN, Acme
+from acme_process import ADMIN_TOKEN, PATIENCE, Acme
 from pydantic import ValidationError
 from vendor import AcmeVendor
 
@@ -42,6 +42,7 @@ def keys(tmp_path: Path) -> Path:
 def environment(monkeypatch: pytest.MonkeyPatch, keys: Path) -> pytest.MonkeyPatch:
     monkeypatch.setenv("ACME_ADMIN_TOKEN", ADMIN_TOKEN)
     monkeypatch.setenv("ACME_SECRETS_DIR", str(keys))
+    monkeypatch.setenv("ACME_TIMEOUT", str(PATIENCE))
     return monkeypatch
 
 
