@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from shlex import quote
 
 from nimble_lifecycle.reconciler.court import Case
 from nimble_lifecycle.reconciler.findings import Finding, Outcome, spoken
 from nimble_lifecycle.reconciler.inventory import Stray
 from nimble_lifecycle.reconciler.listing import Source
+from nimble_lifecycle.reconciler.vendor import External
 from nimble_lifecycle.store.sightings import Act, Sort
-from nimble_lifecycle.store.sweeps import Loose, Member, SweepStore
+from nimble_lifecycle.store.sweeps import Loose, Member, SweepStore, Unknown
 
 HOUR = 3600.0
 """Seconds between the two strikes that a release needs."""
@@ -118,6 +120,21 @@ class Cases:
             )
 
         return Case(finding, external.external_id, act)
+
+    def match(self, row: Unknown, external: External) -> Finding:
+        """Tell of a resource that a create of unknown outcome may have made; a person decides."""
+        return Finding(
+            sort=Sort.MATCH,
+            outcome=Outcome.REPORTED,
+            why="it was made while a create of this row may have been applied; if it is the row's:"
+            f" `nimble-reconcile adopt {row.id} {quote(external.external_id)}`",
+            tenancy_id=row.id,
+            tenant_id=row.tenant_id,
+            workspace_id=row.workspace_id,
+            incarnation=row.incarnation,
+            external_id=external.external_id,
+            since=external.created_at,
+        )
 
     def _release(
         self, sort: Sort, member: Member, why: str, silence: float, *, wanted: bool

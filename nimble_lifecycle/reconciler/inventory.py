@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 from nimble_lifecycle.protocol import is_external_id
 from nimble_lifecycle.reconciler.vendor import External
-from nimble_lifecycle.store.sweeps import Keyed, SweepStore
+from nimble_lifecycle.store.sweeps import Keyed, SweepStore, Unknown
 from nimble_lifecycle.store.types import uuid_of_base32
+
+SKEW = timedelta(minutes=1)
+"""How far the vendor's clock may be from the database's, for what only a person decides on."""
 
 
 class Mark(NamedTuple):
@@ -42,8 +45,10 @@ class Inventory:
     store: SweepStore
     kind: str
     owner_id: str
+    unknowns: Sequence[Unknown] = ()
     ids: set[str] = field(default_factory=set)
     strays: list[Stray] = field(default_factory=list)
+    matches: list[tuple[Unknown, External]] = field(default_factory=list)
     foreign: int = 0
     unmarked: int = 0
     unreadable: int = 0
@@ -69,6 +74,7 @@ class Inventory:
                 ours.append((external, mark.row))
             elif external.key is None and external.owner is None:
                 self.unmarked += 1
+                self.matches += [(row, external) for row in self.unknowns if may_be(row, external)]
             else:
                 self.foreign += 1
         if ours:
@@ -94,6 +100,12 @@ def mark_of(external: External) -> Mark:
     if row is None:  # no key, or one of another making
         return Mark(external.owner or (owner if dash else None), None)
     return Mark(owner, row) if external.owner in (None, owner) else Mark(None, None)
+
+
+def may_be(row: Unknown, external: External) -> bool:
+    """Whether a resource was made while a create of this row may have been applied."""
+    at = external.created_at
+    return at is not None and row.create_started_at - SKEW <= at <= row.create_ends_at + SKEW
 
 
 def readable(item: object) -> External | None:

@@ -186,14 +186,17 @@ class _Look:
         if self._only_drift:
             return []
         cases = [self._cases.stray(stray, inventory.owner_id) for stray in inventory.strays]
-        return await court.settle(Sort.ORPHAN, cases, HOUR)
+        matches = [self._cases.match(row, external) for row, external in inventory.matches]
+        return [*await court.settle(Sort.ORPHAN, cases, HOUR), *matches]
 
     # -- reading ---------------------------------------------------------------------------------
 
     async def _inventory(self) -> tuple[Inventory | None, ListSeen | None]:
         if not self._vendor.implements("inventory"):
             return None, None
-        seen = Inventory(self._store, self._kind, await self._read(self._store.owner_id))
+        owner_id = await self._read(self._store.owner_id)
+        unknowns = await self._read(partial(self._store.unknowns, self._kind))
+        seen = Inventory(self._store, self._kind, owner_id, unknowns)
         problem = await self._read(partial(self._store.paused, self._kind))
         if problem is not None:
             problem = f"it was not asked for, the vendor is left alone ({problem})"

@@ -52,6 +52,8 @@ class Sort(StrEnum):
     """A row whose resource is not there."""
     UNLISTED = "unlisted"
     """A workspace in which the host no longer has the server."""
+    MATCH = "match"
+    """A resource without a mark that may be what a create of unknown outcome made."""
 
 
 class Act(StrEnum):

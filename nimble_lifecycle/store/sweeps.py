@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from nimble_lifecycle.protocol import Desired, Origin, Phase, Why
-from nimble_lifecycle.store.models import deployment, held, journal, live, vendor
+from nimble_lifecycle.store.models import FLEET, deployment, held, journal, live, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages
 from nimble_lifecycle.store.surpluses import insert_releasing
@@ -24,9 +24,6 @@ from nimble_lifecycle.store.verdicts import asked
 
 RELEASE = "sweep: release"
 """The journal's word for a release that a sweep asked for."""
-
-FLEET = "*"
-"""The kind whose row of `nimble_vendor` holds the pause of the whole fleet."""
 
 UNKNOWN_WORKSPACE = "(unknown)"
 """The workspace of a resource whose row is not there any more."""
@@ -83,6 +80,18 @@ class Keyed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A live row whose create may have been applied between two times, and nobody can tell."""
+
+    id: UUID
+    tenant_id: str
+    workspace_id: str
+    incarnation: int
+    create_started_at: datetime
+    create_ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loose:
     """A resource under a whole key of ours that no row has. `of` is the row the key names."""
 
@@ -126,6 +135,20 @@ class SweepStore(SightingStore):
             statement = statement.where(t.c.id > after)
         rows = self._read(lambda at: at.execute(statement).mappings().all())
         return [Member(**row) for row in rows]
+
+    def unknowns(self, kind: str) -> list[Unknown]:
+        """Read the rows that wait for a person to say whether they were created."""
+        names = Unknown.__dataclass_fields__
+        statement = sa.select(*(t.c[name] for name in names)).where(
+            t.c.kind == kind,
+            live,
+            t.c.phase == Phase.STALLED.value,
+            t.c.reason == Why.CREATE_OUTCOME_UNKNOWN.value,
+            t.c.external_id.is_(None),
+            t.c.create_ends_at.is_not(None),
+        )
+        rows = self._read(lambda at: at.execute(statement).mappings().all())
+        return [Unknown(**row) for row in rows]
 
     def kinds(self) -> list[str]:
         """Name every kind that has rows."""

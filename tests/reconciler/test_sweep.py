@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from nimble_lifecycle.errors import CredentialError, SweepBusy
+from nimble_lifecycle.errors import CredentialError, SweepBusy, UnknownOutcome
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.reconciler import External, Vendor
 from nimble_lifecycle.reconciler.cases import Wishes
@@ -794,3 +794,34 @@ async def test_a_tenancy_used_again_in_the_grace_of_a_sweep_is_not_released(rig:
     await rig.fleet.work()
     assert rig.incarnations() == {"a": ["ready"]}
     assert len(rig.world.resources) == 1
+
+
+class Unmarked(Lagging):
+    """A vendor that cannot carry a mark, so that nobody can tell whose a resource is."""
+
+    repeatable = None
+    find = Vendor.find
+
+    def inventory(self) -> Iterator[External]:
+        for each in super().inventory():
+            yield replace(each, key=None, owner=None)
+
+
+async def test_what_an_unknown_create_may_have_made_is_told_with_the_command(
+    fleet: MakeFleet,
+) -> None:
+    rig = Rig(fleet(Unmarked(), clock=ManualClock()))
+    rig.fleet.ready("a")
+    rig.world.fail("provision", Fault(raises=UnknownOutcome("lost"), applied=True))
+    await rig.fleet.work()
+    row = rig.fleet.row()
+    assert row["reason"] == "CreateOutcomeUnknown"
+    (made,) = rig.world.resources
+    now = row["create_attempted_at"]
+    rig.world.resources[made] = replace(rig.world.resources[made], created_at=now)
+    rig.world.add("older", key="x", created_at=now - timedelta(days=1))
+    report = await rig.sweep()
+    (found,) = of(report, Sort.MATCH)
+    assert (found.workspace_id, found.external_id) == ("a", made)
+    assert f"nimble-reconcile adopt {row['id']} {made}" in found.why
+    assert report.needs_person
