@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from getpass import getuser
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -80,6 +81,14 @@ def end_after(seconds: float, code: int) -> None:
     watchdog = threading.Timer(seconds, os._exit, args=(code,))
     watchdog.daemon = True
     watchdog.start()
+
+
+def user() -> str:
+    """Name who runs the command, for the journal."""
+    try:
+        return getuser()
+    except (OSError, KeyError):  # no name for the user id, as in some containers
+        return f"uid {os.getuid()}"
 
 
 def say(text: str) -> None:

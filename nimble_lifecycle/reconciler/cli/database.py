@@ -1,7 +1,5 @@
 """Commands about the database itself."""
 
-import os
-from getpass import getuser
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,6 +12,7 @@ from nimble_lifecycle.reconciler.cli.app import (
     deployment_of,
     opened,
     say,
+    user,
 )
 from nimble_lifecycle.reconciler.tables import safe
 from nimble_lifecycle.store.grants import grants as sql_of_grants
@@ -89,7 +88,7 @@ def claim_database(
             news = "is this deployment's" if claimed.claim_moved() else "was this deployment's"
             say(f"{store.location} {news}; its tenancies go on")
             return DONE
-        copied = claimed.claim_copy(actor=_user())
+        copied = claimed.claim_copy(actor=user())
         say(
             f"{store.location} is a deployment of its own: {copied.retired} tenancies are the"
             f" original's and retired, {copied.renewed} of them are wanted and begin anew"
@@ -123,7 +122,7 @@ def rekey(
     if bool(workspace) == all_workspaces:
         raise ConfigurationError("say which workspaces: --workspace, or --all")
     with opened(database_url) as store:
-        moved = moved_by_rekey(store, tenant, workspace, kind=kind, actor=_user())
+        moved = moved_by_rekey(store, tenant, workspace, kind=kind, actor=user())
     for each in moved:
         _tell(each, tenant)
     say(f"{len(moved)} workspaces belong to {safe(tenant)} now")
@@ -138,10 +137,3 @@ def _tell(moved: Moved, tenant: str) -> None:
             f"{to}: at {moved.removing_at:%Y-%m-%d %H:%M} UTC its host said that it is being"
             " removed, which was refused; where it is gone, ask for its release"
         )
-
-
-def _user() -> str:
-    try:
-        return getuser()
-    except (OSError, KeyError):  # no name for the user id, as in some containers
-        return f"uid {os.getuid()}"

@@ -1,17 +1,15 @@
 """The operator's commands: each changes one row, one kind or the fleet, and is journalled."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from getpass import getuser
 from typing import Annotated
 from uuid import UUID
 
 from cyclopts import Parameter
 
 from nimble_lifecycle.errors import ConfigurationError
-from nimble_lifecycle.reconciler.cli.app import DONE, AsJson, Database, Named, acting, say
+from nimble_lifecycle.reconciler.cli.app import DONE, AsJson, Database, Named, acting, say, user
 from nimble_lifecycle.reconciler.tables import print_json, print_notices, print_table, safe
 from nimble_lifecycle.store import By, OperatorStore
 from nimble_lifecycle.store.models import FLEET
@@ -40,14 +38,7 @@ class Given:
     @property
     def who(self) -> By:
         """Who does it, and why."""
-        return By(self.by or _user(), self.reason)
-
-
-def _user() -> str:
-    try:
-        return getuser()
-    except (OSError, KeyError):  # no name for the user id, as in some containers
-        return f"uid {os.getuid()}"
+        return By(self.by or user(), self.reason)
 
 
 def retry(row: str, *, assume_not_created: bool = False, given: Given | None = None) -> int:
