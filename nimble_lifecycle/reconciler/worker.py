@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from uuid import UUID
+from operator import attrgetter
 
 from nimble_lifecycle.errors import (
     Gone,
@@ -36,7 +36,7 @@ from nimble_lifecycle.reconciler.redact import described
 from nimble_lifecycle.reconciler.settler import Settler
 from nimble_lifecycle.reconciler.steps import Steps
 from nimble_lifecycle.reconciler.vendor import Vendor
-from nimble_lifecycle.store import Claim, Settlement, WorkStore
+from nimble_lifecycle.store import Claim, Settlement, Suspect, WorkStore
 from nimble_lifecycle.store.ports import Hop
 
 log = logging.getLogger("nimble_reconcile")
@@ -172,19 +172,21 @@ class Worker:
             if probe is not None:
                 self._start(probe, latest, probing=True)
 
-    async def _take_suspects(self, suspects: Sequence[UUID]) -> bool:
+    async def _take_suspects(self, suspects: Sequence[Suspect]) -> bool:
         """Rule 11: one after the other, with nothing else in flight; give whether any was taken.
 
-        One of them may end this process. In random order it does not always come first, and when
-        it has done so often enough it is quarantined.
+        One of them may end this process. So those that were taken over least come first, in random
+        order among themselves, and what has ended three processes is quarantined.
         """
         await self._quiet()
         taken = False
-        for row in self._chance.sample(suspects, len(suspects)):
+        shuffled = self._chance.sample(suspects, len(suspects))
+        for suspect in sorted(shuffled, key=attrgetter("reclaims")):
             if self._stopping.is_set():
                 break
             latest = self._latest()
-            claim = await self._settler.once(partial(self._store.claim_only, self._rules, row))
+            claim_it = partial(self._store.claim_only, self._rules, suspect.id)
+            claim = await self._settler.once(claim_it)
             if claim is not None:
                 taken = True
                 self._start(claim, latest)

@@ -1,7 +1,7 @@
 """The only room that speaks to the database: rows, statements, migrations, connections."""
 
 from nimble_lifecycle.store.claims import Claim, Rules, Step
-from nimble_lifecycle.store.fleet import Attention, Conditions, Held
+from nimble_lifecycle.store.fleet import Attention, Conditions, Held, Suspect
 from nimble_lifecycle.store.intents import IntentStore, Recorded
 from nimble_lifecycle.store.operators import By, OperatorStore
 from nimble_lifecycle.store.settlements import Settlement
@@ -20,6 +20,7 @@ __all__ = [
     "Rules",
     "Settlement",
     "Step",
+    "Suspect",
     "Threads",
     "WorkStore",
 ]

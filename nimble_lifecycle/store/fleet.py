@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
+from typing import NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -60,14 +61,22 @@ class Conditions:
     """Tenancies begun within the hour: what `--max-creates-per-hour` caps."""
 
 
+class Suspect(NamedTuple):
+    """A row whose last owner did not settle it."""
+
+    id: UUID
+    reclaims: int
+    """How often it was taken over since it was last settled."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """What a worker must see to before it takes ordinary rows."""
 
     halted: bool = False
     """Whether the vendor refuses the credential."""
-    suspects: tuple[UUID, ...] = ()
-    """Rows whose last owner did not settle them; a hundred at most."""
+    suspects: tuple[Suspect, ...] = ()
+    """A hundred at most, those first that were taken over least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,7 @@ class FleetStore(Database):
         found = self.reading(self._limit(), lambda at: at.execute(self._attention, bound).all())
         return Attention(
             halted=any(row.halted for row in found),
-            suspects=tuple(row.id for row in found if row.id is not None),
+            suspects=tuple(Suspect(row.id, row.reclaims) for row in found if row.id is not None),
         )
 
     def pause(self, kind: str, seconds: float, reason: str) -> None:
@@ -200,7 +209,7 @@ class FleetStore(Database):
     def _attention(self) -> sa.Executable:
         now = instant_of(self.clock)
         suspects = (
-            sa.select(t.c.id)
+            sa.select(t.c.id, t.c.reclaims)
             .where(
                 t.c.kind == room.kind,
                 reclaimed,
@@ -209,11 +218,12 @@ class FleetStore(Database):
                 t.c.retired_at.is_(None),
                 sa.not_(room.is_shut(now, sa.false())),
             )
+            .order_by(t.c.reclaims)
             .limit(SUSPECTS)
             .subquery("suspects")
         )
         return (
-            sa.select(vendor.c.halted_at.is_not(None).label("halted"), suspects.c.id)
+            sa.select(vendor.c.halted_at.is_not(None).label("halted"), *suspects.c)
             .select_from(vendor.outerjoin(suspects, sa.true()))
             .where(vendor.c.kind == room.kind)
         )

@@ -255,10 +255,15 @@ def test_a_fleet_told_to_go_all_at_once_goes_up_to_the_breaker_and_alarms(
 def test_invented_workspaces_are_created_up_to_the_cap_and_alarm(
     fleet: MakeFleet, limits: MakeLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
-    f = fleet(limits=limits(max_live=4))
-    f.ready(*names(30))
-    asyncio.run(f.work())
-    assert (f.world.created, f.phases()) == (4, {"ready": 4, "pending": 26})
+    clock = ManualClock()
+    f = fleet(clock=clock, limits=limits(poll=10.0, max_live=4))
+
+    async def scenario(time: Time) -> None:
+        f.ready(*names(30))
+        await time.pass_(200)
+        assert (f.world.created, f.phases()) == (4, {"ready": 4, "pending": 26})
+
+    asyncio.run(over_time(f, clock, scenario))
     (said,) = (record.getMessage() for record in caplog.records)
     assert "26 workspaces wait for a cap" in said
 
@@ -367,6 +372,21 @@ def test_suspects_come_in_an_order_that_chance_gives(
     assert sorted(once) == sorted(suspects)
     by_id = [row["workspace_id"] for row in sorted(f.rows(), key=lambda row: row["id"].hex)]
     assert once not in (suspects, suspects[::-1], by_id)
+
+
+def test_suspects_that_were_taken_over_before_come_last(
+    sqlite_fleet: MakeFleet, limits: MakeLimits
+) -> None:
+    clock = ManualClock()
+    f = sqlite_fleet(Watched(), clock=clock, limits=limits())
+    left_behind(f, clock, 6)
+    rules = rules_of(f.vendor, f.limits, "killed too")
+    twice = [f.store.claim_only(rules, row["id"]).tenancy.workspace_id for row in f.rows()[:3]]
+    clock.advance(LEASE + 1)
+    asyncio.run(f.work())
+    once = list(dict.fromkeys(f.vendor.order))
+    assert set(once[3:]) == set(twice)
+    assert f.phases() == {"ready": 6}
 
 
 def test_two_workers_share_suspects_and_make_no_resource_twice(

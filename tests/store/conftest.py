@@ -80,7 +80,7 @@ class Rig:
         """Take what a worker would: rows nobody has, and one by one those somebody left behind."""
         rules = replace(RULES, **changed)  # type: ignore[arg-type]
         left = self.work.attention(rules.kind).suspects
-        alone = [self.work.claim_only(rules, row) for row in left]
+        alone = [self.work.claim_only(rules, suspect.id) for suspect in left]
         return [*filter(None, alone), *self.work.claim(rules, limit)]
 
     def claim_one(self, **changed: object) -> Claim:

@@ -101,6 +101,15 @@ def test_a_lease_that_an_operator_took_away_ends_without_suspicion(rig) -> None:
     assert claim.reclaims == 0
 
 
+def test_what_was_taken_over_least_is_told_first(rig) -> None:
+    for number in range(3):
+        rig.ready(workspace=Workspace(f"ws_{number}"))
+        rig.claim()
+        rig.clock.advance(31)
+    found = rig.work.attention(KIND).suspects
+    assert [suspect.reclaims for suspect in found] == [0, 1, 2]
+
+
 # -- quarantine ------------------------------------------------------------------------------------
 
 
