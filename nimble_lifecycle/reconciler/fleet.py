@@ -40,7 +40,7 @@ class Fleet:
     async def tend(self) -> None:
         """Count the fleet, open the breaker where it must be, and tell what is held back."""
         if not self._entered:
-            await self._settler.once(partial(self._store.enter, self._rules.kind))
+            await self._settler.once(partial(self._store.prepare, self._rules))
             self._entered = True
         held = await self._settler.once(partial(self._store.count, self._rules))
         kind = self._rules.kind

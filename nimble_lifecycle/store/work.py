@@ -61,6 +61,12 @@ class WorkStore(FleetStore):
         """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
         super().__init__(url, clock=clock, connections=connections)
 
+    def prepare(self, rules: Rules) -> None:
+        """Enter the kind, and build the long statements now rather than on a first lease's time."""
+        self.enter(rules.kind)
+        self.writing(self._limit(), partial(self._take, rules, 0))
+        self.claim_only(rules, UUID(int=0))
+
     def claim(self, rules: Rules, limit: int) -> list[Claim]:
         """Look at the rows that wait for it; give up to `limit` that need a vendor call.
 
