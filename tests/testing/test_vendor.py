@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from waiting import until
 
 from nimble_lifecycle.errors import Gone, NameConflict, RateLimited, UnknownOutcome
 from nimble_lifecycle.protocol import Phase, Tenancy
@@ -111,5 +113,10 @@ def test_what_is_gone_is_gone() -> None:
 def test_a_hanging_call_goes_on_once_the_world_thaws(adapter: type[MemoryVendor]) -> None:
     vendor = adapter()
     vendor.world.fail("provision", Fault(hangs=True))
-    vendor.world.thaw()
-    assert isinstance(done(vendor.provision, A), Provisioned)
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(done, vendor.provision, A)
+        until(lambda: vendor.world.in_progress == 1)
+        assert vendor.world.created == 0
+        vendor.world.thaw()
+        assert isinstance(call.result(), Provisioned)
+    assert vendor.world.in_progress == 0
