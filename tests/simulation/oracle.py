@@ -2,15 +2,17 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Event, Phase, Tenancy, Why
+from nimble_lifecycle.store import WorkStore
 from nimble_lifecycle.store.models import journal
 from nimble_lifecycle.store.models import tenancy as t
-from tests.simulation.loop import Loop
+from tests.simulation.loop import START, Loop
 from tests.simulation.scenario import FOREVER, Scenario
 from tests.simulation.site import Resource, Site
 from tests.simulation.stores import Stores
@@ -45,6 +47,9 @@ class Oracle:
     wrong: list[str] = field(default_factory=list)
     calls: dict[str, list[HostCall]] = field(default_factory=lambda: defaultdict(list))
     site: Site = field(init=False)
+    _seen: dict[UUID, sa.RowMapping] = field(default_factory=dict)
+    _leases: dict[UUID, tuple[int, datetime]] = field(default_factory=dict)
+    """The claim under which each row was last acted for: its token, and until when it held."""
 
     def rows(self) -> list[sa.RowMapping]:
         """Give every row as it is stored."""
@@ -54,12 +59,45 @@ class Oracle:
     def _read(self, statement: sa.Select[Any]) -> list[sa.RowMapping]:
         store = self.stores.observer
         until = store.clock.monotonic() + 30.0
-        return store.reading(until, lambda at: list(at.execute(statement).mappings()))
+        # Not over the wire, whoever's thread this is.
+        return WorkStore.reading(store, until, lambda at: list(at.execute(statement).mappings()))
 
     def object(self, kind: str, what: str) -> None:
         """Say that something is wrong."""
         self.figures[kind] += 1
         self.wrong.append(f"{self.loop.time():.3f} {kind}: {what}")
+
+    # -- in the database, when it happens --------------------------------------------------------
+
+    def wrote(self) -> None:
+        """Status goes forward only: what a worker writes after it lost a row changes nothing."""
+        for row in self.rows():
+            before = self._seen.get(row["id"])
+            self._seen[row["id"]] = row
+            if before is None:
+                continue
+            forgot = before["external_id"] not in (None, row["external_id"])
+            other = before["idempotency_key"] not in (None, row["idempotency_key"])
+            older = row["observed_generation"] < before["observed_generation"]
+            if _went_back(before, row) or forgot or other or older:
+                name = f"{row['workspace_id']}#{row['incarnation']}"
+                self.object("undone", f"{name} was {before['phase']} and is {row['phase']}")
+
+    def asked(self, owner: str, tenancy: Tenancy) -> None:
+        """One at a time: a row is acted for by whoever has its lease, until it is over."""
+        columns = (t.c.lease_token, t.c.lease_owner, t.c.lease_expires_at)
+        (row,) = self._read(sa.select(*columns).where(t.c.id == tenancy.id))
+        token, until = self._leases.get(tenancy.id, (0, self.loop.instant))
+        if row["lease_owner"] != owner:
+            return  # whoever lost its row and does not know it yet
+        self._leases[tenancy.id] = row["lease_token"], row["lease_expires_at"]
+        if token in (0, row["lease_token"]) or self.loop.instant >= until:
+            return
+        ended = sa.select(journal.c.id).where(
+            journal.c.tenancy_id == tenancy.id, journal.c.lease_token == token
+        )
+        if not self._read(ended):
+            self.object("two at once", f"{tenancy.workspace_id}: {owner} did not wait for the lease")
 
     # -- at the vendor, when it happens ----------------------------------------------------------
 
@@ -100,8 +138,6 @@ class Oracle:
 
     def _asked_in_time(self, workspace_id: str, started: Any) -> bool:
         """Whether the host asked a grace ago, and nobody took it back before the release began."""
-        from tests.simulation.loop import START
-
         begun = (started - START).total_seconds()
         calls = self.calls[workspace_id]
         renewed = [c for c in calls if c.event is Event.READY and c.recorded and c.ended <= begun]
@@ -215,6 +251,17 @@ class Oracle:
                 self.figures["late updates that won"] += 1
             else:
                 self.object("not as asked", f"{workspace_id}: {mine[0].params}")
+
+
+def _went_back(before: sa.RowMapping, row: sa.RowMapping) -> bool:
+    """Whether a phase follows on another that nothing leads back from."""
+    if before["phase"] == Phase.RELEASED:
+        return row["phase"] != Phase.RELEASED
+    if row["release_started_at"] is not None:
+        ending = (Phase.RELEASING, Phase.RELEASED, Phase.STALLED, Phase.KEPT)
+        return row["phase"] not in ending
+    started_over = (Phase.PENDING, Phase.UNRESOLVED, Phase.STALLED)
+    return before["phase"] == Phase.READY and row["phase"] in started_over
 
 
 def last_words(calls: list[HostCall]) -> list[HostCall]:

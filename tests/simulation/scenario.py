@@ -87,6 +87,33 @@ def drawn(chance: Random) -> Scenario:
     )
 
 
+def calm(traits: Traits) -> Scenario:
+    """Give a scenario in which nothing fails by itself, for faults put in by hand."""
+    return Scenario(
+        traits=traits,
+        workspaces=2,
+        events=4,
+        pace=15.0,
+        workers=1,
+        servers=1,
+        concurrency=3,
+        poll=30.0,
+        grace=15.0,
+        longest_backoff=20.0,
+        crashes=0.0,
+        suspends=0.0,
+        ambushes=0.0,
+        database_faults=0.0,
+        vendor_faults=0.0,
+        laggards=0.0,
+        permanent=0.0,
+        database_windows=(),
+        vendor_windows=(),
+        foreign_names=0,
+        hands=0,
+    )
+
+
 def _traits(chance: Random) -> Traits:
     _, can_find, repeats = chance.choice(CLASSES)
     operations = chance.choice((False, False, True))

@@ -56,8 +56,8 @@ class Verdict:
     wrong: list[str]
     trace: list[str]
     figures: "Counter[str]"
-    seconds: float = 0.0
-    """Virtual seconds."""
+    steps: dict[str, int]
+    """How many steps each process took, by its name."""
 
     @property
     def replay(self) -> str:
@@ -102,6 +102,9 @@ class World:
     seed: int
     stores: Stores
     scenario: Scenario | None = None
+    doom: tuple[str, int] | None = None
+    """A process that dies, and after how many steps."""
+    processes: list[Process] = field(default_factory=list)
     servers: list[Server] = field(default_factory=list)
     workers: list[tuple[Process, Worker]] = field(default_factory=list)
 
@@ -175,8 +178,11 @@ class World:
     def _process(self, name: str) -> Process:
         process = Process(self.loop, name)
         process.at_death.append(lambda: self.troubles.note(name, "dies"))
+        self.processes.append(process)
         if self.over:
             return process
+        if self.doom is not None and self.doom[0] == name:
+            process.dies_after = self.doom[1]
         chance, s = self.chance, self.scenario
         if chance.random() < s.crashes:
             process.dies_after = int(10 ** chance.uniform(0.5, 3.2))
@@ -212,7 +218,7 @@ class World:
         s, process = self.scenario, self._process(name)
         store = self.stores.work()
         self._clock(store.clock)
-        store.wire = Wire(self.loop, process, self.troubles, heard=lambda: None)
+        store.wire = Wire(self.loop, process, self.troubles, heard=self.oracle.wrote)
         vendor = self.site.adapter()
         vendor.process = process  # type: ignore[attr-defined]
         limits = Limits(
@@ -290,6 +296,7 @@ class World:
         return server
 
     def _wake_workers(self) -> None:
+        self.oracle.wrote()
         for process, worker in self.workers:
             if process.alive and self.chance.random() < 0.7:
                 delay = self.chance.expovariate(100.0)
@@ -365,23 +372,28 @@ def _set(future: "asyncio.Future[bool]", *, value: bool) -> None:
         future.set_result(value)
 
 
-def simulate(seed: int, stores: Stores, scenario: Scenario | None = None) -> Verdict:
+def simulate(
+    seed: int,
+    stores: Stores,
+    scenario: Scenario | None = None,
+    doom: tuple[str, int] | None = None,
+) -> Verdict:
     """Live through one seed."""
     stores.reset()
-    world = World(seed, stores, scenario)
+    world = World(seed, stores, scenario, doom)
     with _quiet():
         try:
             world.loop.run_until_complete(world.live())
         except StuckError as error:
             world.oracle.object("stuck", str(error))
         finally:
-            for process in [p for p, _ in world.workers] + [s.process for s in world.servers]:
+            for process in world.processes:
                 process.kill()
             world.loop.close()
     wrong = world.oracle.wrong + world.loop.errors
-    return Verdict(
-        seed, world.scenario, wrong, world.troubles.trace, world.troubles.figures, world.loop.time()
-    )
+    steps = {process.name: process.steps for process in world.processes}
+    troubles = world.troubles
+    return Verdict(seed, world.scenario, wrong, troubles.trace, troubles.figures, steps)
 
 
 @contextmanager

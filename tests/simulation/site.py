@@ -86,6 +86,7 @@ class Operation:
 class Witness(Protocol):
     """Told of everything that changes at the vendor, when it happens."""
 
+    def asked(self, owner: str, tenancy: Tenancy) -> None: ...
     def created(self, resource: Resource) -> None: ...
     def about_to_create(self, tenancy: Tenancy) -> None: ...
     def released(self, resource: Resource) -> None: ...
@@ -134,6 +135,7 @@ class Site:
         plan = self.troubles.of_call(method)
         label = f"{method} {tenancy.workspace_id}#{tenancy.incarnation}"
         self.troubles.note(process.name, f"asks {label}")
+        self.loop.later(0.0, self.witness.asked, process.name, tenancy)
         self.troubles.ambush(process)
         if plan.there is not None:
             self.loop.later(plan.there, self._land, label, method, tenancy, plan, answer)
