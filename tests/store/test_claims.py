@@ -293,6 +293,22 @@ def test_params_changed_before_a_repeat_are_applied_after_it(rig) -> None:
     assert rig.claim_one().step is Step.UPDATE
 
 
+def test_params_changed_and_changed_back_around_a_repeat_are_applied_after_all(rig) -> None:
+    rig.ready({"a": 1})
+    rig.claim_one()
+    rig.ready({"a": 2})
+    rig.clock.advance(31)
+    rig.claim_one(repeatable=3600.0)  # it may be this one that made the resource, with a 2
+    rig.ready({"a": 1})
+    rig.clock.advance(31)
+    repeat = rig.claim_one(repeatable=3600.0)
+    rig.settle(repeat, Phase.READY, external_id="x1", finished=True)
+    claim = rig.claim_one()
+    assert (claim.step, claim.tenancy.params) == (Step.UPDATE, {"a": 1})
+    rig.settle(claim, Phase.READY, external_id="x1", finished=True)
+    assert rig.claim() == []
+
+
 # -- operations ----------------------------------------------------------------------------------
 
 
@@ -579,6 +595,17 @@ def test_a_late_resource_of_a_row_with_changed_params_is_updated(rig, phase, mor
     rig.ready({"a": 2})
     assert rig.claim_one().step is Step.UPDATE
     rig.clock.advance(31)
+    assert rig.claim_one().step is Step.UPDATE
+
+
+def test_a_late_resource_made_with_other_params_is_updated(rig) -> None:
+    rig.ready({"a": 1})
+    first = rig.claim_one()
+    rig.clock.advance(31)
+    rig.settle(rig.claim_one(), Phase.PENDING, creates=0, delay=0.0)  # looked, and found nothing
+    rig.ready({"a": 2})
+    rig.settle(rig.claim_one(), Phase.STALLED, reason="CreateOutcomeUnknown")
+    rig.settle(first, Phase.READY, external_id="late", finished=True)  # it has a 1
     assert rig.claim_one().step is Step.UPDATE
 
 
