@@ -1,6 +1,7 @@
 """What must be true of the world: at the instant things happen at the vendor, and in the end."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,8 +18,14 @@ from tests.simulation.scenario import FOREVER, Scenario
 from tests.simulation.site import Resource, Site
 from tests.simulation.stores import Stores
 
+ANY_PLAN = "*"
+"""The plan of an operator's word, which leaves params as they are."""
+
 MAX_CREATES = 5
 """Creates a row may begin without a certain outcome."""
+
+QUARANTINE = 3
+"""Reclaims after which a row is quarantined."""
 
 CALL_LIMIT = 3.0
 """Seconds a server may work on a host's call."""
@@ -34,6 +41,7 @@ class HostCall:
     sent: float
     ended: float = float("inf")
     recorded: bool = False
+    by_operator: bool = False
 
 
 @dataclass
@@ -126,25 +134,67 @@ class Oracle:
         if resource.key is None:
             self.object("foreign touched", resource.external_id)
             return
-        rows = self._read(sa.select(t).where(t.c.idempotency_key == resource.key))
-        started = rows[0]["release_started_at"] if rows else None
-        if started is None:
+        rows = self._read(
+            sa.select(t).where(
+                t.c.external_id == resource.external_id, t.c.release_started_at.is_not(None)
+            )
+        )
+        if not rows:
             self.object("lost", f"{resource.external_id} of {resource.workspace_id}, not asked for")
             return
         row, grace = rows[0], timedelta(seconds=self.scenario.grace, milliseconds=-2)
+        if row["origin"] is not None:
+            return  # of no tenancy's own
+        started = row["release_started_at"]
         held = max(row["release_seen_at"], row["last_used_at"] or row["release_seen_at"])
-        if started < held + grace or not self._asked_in_time(resource.workspace_id, started):
+        if started < held + grace or not self._asked_in_time(row):
             self.object("lost", f"{resource.external_id} of {resource.workspace_id}: no grace")
 
-    def _asked_in_time(self, workspace_id: str, started: Any) -> bool:
-        """Whether the host asked a grace ago, and nobody took it back before the release began."""
-        begun = (started - START).total_seconds()
-        calls = self.calls[workspace_id]
+    def _asked_in_time(self, row: sa.RowMapping) -> bool:
+        """Whether somebody asked a grace ago, and nobody took it back before the release began."""
+        begun = (row["release_started_at"] - START).total_seconds()
+        held = row["hold"] is not None
+        calls = [c for c in self.calls[row["workspace_id"]] if c.by_operator or not held]
         renewed = [c for c in calls if c.event is Event.READY and c.recorded and c.ended <= begun]
         since = max((call.sent for call in renewed), default=0.0)
         latest = begun - self.scenario.grace + 0.01
         asked = [c for c in calls if c.event is Event.REMOVING and c.sent <= latest]
         return any(call.ended >= since for call in asked)
+
+    # -- a person --------------------------------------------------------------------------------
+
+    def needs_person(self, row: Mapping[str, Any]) -> None:
+        """Judge whether a row that `status` lists with a command had to come to that."""
+        self.figures["settled by a person"] += 1
+        if not self._may_wait_for_person(row):
+            words = f"{row['workspace_id']}: {row['reason']}, {row['last_error']}"
+            self.object("waits for a person", words)
+
+    def _may_wait_for_person(self, row: Mapping[str, Any]) -> bool:
+        traits, site = self.scenario.traits, self.site
+        refused = row["idempotency_key"] in site.refused_for_good
+        match row["reason"]:
+            case Why.CREATE_OUTCOME_UNKNOWN:
+                forgetful = not traits.can_find and (traits.repeatable or 0.0) < FOREVER
+                spent = row["creates"] >= MAX_CREATES
+                return forgetful or refused or spent or self._has_foreign_name(row)
+            case Why.NAME_CONFLICT:
+                return self._has_foreign_name(row)
+            case Why.REJECTED:
+                return refused
+            case Why.OPERATION_OVERDUE:
+                return traits.deadline is not None
+            case Why.QUARANTINED:
+                return row["reclaims"] >= QUARANTINE
+            case Why.PAUSED:
+                return self.scenario.meddling > 0
+            case Why.RELEASE_BREAKER_OPEN:
+                return self.scenario.release_least < 10
+        return False
+
+    def _has_foreign_name(self, row: Mapping[str, Any]) -> bool:
+        foreign = (other.name for other in self.site.resources.values() if other.key is None)
+        return self.scenario.traits.unique_names and row["workspace_id"] in foreign
 
     # -- in the end ------------------------------------------------------------------------------
 
@@ -154,103 +204,92 @@ class Oracle:
         self.figures["tenancies"] += len(rows)
         by_workspace = defaultdict(list)
         for row in rows:
-            by_workspace[row["workspace_id"]].append(row)
+            if row["origin"] is None:
+                by_workspace[row["workspace_id"]].append(row)
+            else:
+                self.figures[f"rows of origin {row['origin']}"] += 1
             self._judge_row(row)
-        self._judge_knowledge(rows)
         for workspace_id, calls in self.calls.items():
             self._judge_workspace(workspace_id, calls, by_workspace[workspace_id])
-        known = {row["external_id"] for row in rows if row["released_at"] is None}
-        open_keys = {row["idempotency_key"] for row in rows if self._is_open_question(row)}
+        self._judge_vendor(rows)
+
+    def _judge_vendor(self, rows: list[sa.RowMapping]) -> None:
+        """Every resource of ours is that of one row; every one that was noted, too."""
+        noted = sa.select(journal.c.external_id).where(journal.c.external_id.is_not(None))
+        known = {entry["external_id"] for entry in self._read(noted)}
+        there = [row for row in rows if row["released_at"] is None and row["retired_at"] is None]
+        owned = {row["external_id"] for row in there}
         for found in self.site.ours():
-            if found.external_id in known or found.key in open_keys:
+            if found.external_id in owned:
                 continue
-            if found.key in self.site.overtaken:
-                self.figures["surplus left"] += 1
+            unknown = found.key in self.site.overtaken and found.external_id not in known
+            if unknown and not self.scenario.traits.lists:
+                self.figures["late beyond all bounds, and nothing lists it"] += 1
             else:
                 self.object("leaked", f"{found.external_id} of {found.workspace_id}")
-
-    def _judge_knowledge(self, rows: list[sa.RowMapping]) -> None:
-        """What a worker could still write down is never lost, whatever had become of its lease."""
-        noted = sa.select(journal.c.tenancy_id).where(journal.c.external_id.is_not(None)).distinct()
-        known = {entry["tenancy_id"] for entry in self._read(noted)}
-        for row in rows:
-            if row["id"] in known and row["external_id"] is None and row["released_at"] is None:
-                self.object("not used", f"what is known of {row['workspace_id']}'s resource")
 
     def _judge_row(self, row: sa.RowMapping) -> None:
         name = f"{row['workspace_id']}#{row['incarnation']}"
         if row["lease_owner"] is not None:
             self.object("claimed for ever", name)
-        if row["external_id"] in self.site.removed_by_hand and row["released_at"] is None:
-            self.figures["drifted"] += 1
+        if row["released_at"] is not None or row["retired_at"] is not None:
             return
-        if row["phase"] == Phase.STALLED or self._refused_update(row):
-            self.figures["waits for a person"] += 1
-            if not self._may_wait_for_person(row):
-                self.object("waits for a person", f"{name}: {row['reason']}, {row['last_error']}")
-        elif row["released_at"] is None:
-            settled = row["phase"] == Phase.READY and row["desired"] == "wanted"
-            if not settled or row["observed_generation"] != row["generation"]:
-                self.object("not settled", f"{name}: {row['phase']} {row['reason']}")
+        settled = row["phase"] == Phase.READY and row["desired"] == "wanted"
+        if row["phase"] == Phase.KEPT or self._drifted(row):
+            return
+        if not settled or row["reason"] or row["observed_generation"] != row["generation"]:
+            self.object("not settled", f"{name}: {row['phase']} {row['reason']}")
 
-    def _refused_update(self, row: sa.RowMapping) -> bool:
-        return row["phase"] == Phase.READY and row["reason"] == Why.REJECTED
-
-    def _may_wait_for_person(self, row: sa.RowMapping) -> bool:
-        traits, site = self.scenario.traits, self.site
-        match row["reason"]:
-            case Why.CREATE_OUTCOME_UNKNOWN:
-                forgetful = not traits.can_find and (traits.repeatable or 0.0) < FOREVER
-                refused = row["idempotency_key"] in site.refused_for_good
-                spent = row["creates"] >= MAX_CREATES
-                return forgetful or refused or spent or self._has_foreign_name(row)
-            case Why.NAME_CONFLICT:
-                return self._has_foreign_name(row)
-            case Why.REJECTED:
-                return row["idempotency_key"] in site.refused_for_good
-            case Why.OPERATION_OVERDUE:
-                return traits.deadline is not None
-        return False
-
-    def _has_foreign_name(self, row: sa.RowMapping) -> bool:
-        foreign = (other.name for other in self.site.resources.values() if other.key is None)
-        return self.scenario.traits.unique_names and row["workspace_id"] in foreign
-
-    def _is_open_question(self, row: sa.RowMapping) -> bool:
-        return row["phase"] == Phase.STALLED and row["reason"] == Why.CREATE_OUTCOME_UNKNOWN
+    def _drifted(self, row: sa.RowMapping) -> bool:
+        """Whether its resource was taken away, and no inventory can tell."""
+        return row["external_id"] in self.site.removed_by_hand and not self.scenario.traits.lists
 
     def _judge_workspace(
         self, workspace_id: str, calls: list[HostCall], rows: list[sa.RowMapping]
     ) -> None:
         live = [r for r in rows if r["release_started_at"] is None and r["retired_at"] is None]
-        there = [r for r in self.site.ours() if r.workspace_id == workspace_id]
-        last = {(call.event, call.plan) for call in last_words(calls)}
         if len(live) > 1:
             self.object("doubled", f"{workspace_id} has {len(live)} live rows")
-        said = (Event.READY, live[0]["params"]["plan"]) if live else (Event.REMOVING, "")
-        if live and live[0]["desired"] == "release":
-            said = (Event.REMOVING, "")
-        if said not in last and last:
-            self.object("not the last intent", f"{workspace_id}: {said}, but hosts said {last}")
-        if any(row["phase"] == Phase.STALLED for row in rows):
-            return
-        kept = live[0]["external_id"] if said[0] is Event.READY else None
+        self._judge_intent(workspace_id, calls, rows, live)
+        kept = {row["external_id"] for row in rows if row["phase"] == Phase.KEPT}
+        wanted = live[0]["external_id"] if live and live[0]["desired"] == "wanted" else None
+        there = [r for r in self.site.ours() if r.workspace_id == workspace_id]
         for found in there:
-            if found.external_id != kept and found.key not in self.site.overtaken:
-                kind = "leaked" if kept is None else "doubled"
-                self.object(kind, f"{found.external_id} of {workspace_id}, which has {kept}")
-        if said[0] is Event.REMOVING:
+            excused = found.key in self.site.overtaken or found.external_id in kept
+            if found.external_id != wanted and not excused:
+                kind = "leaked" if wanted is None else "doubled"
+                self.object(kind, f"{found.external_id} of {workspace_id}, which has {wanted}")
+        if wanted is None or self._drifted(live[0]):
             return
-        mine = [found for found in there if found.external_id == kept]
-        if not mine and kept in self.site.removed_by_hand:
-            return
+        mine = [found for found in there if found.external_id == wanted]
         if not mine:
-            self.object("lost", f"{kept} of {workspace_id}")
-        elif mine[0].params != live[0]["params"] and not self._refused_update(live[0]):
-            if kept in self.site.overwritten or mine[0].key in self.site.overtaken:
+            self.object("lost", f"{wanted} of {workspace_id}")
+        elif mine[0].params != live[0]["params"]:
+            if wanted in self.site.overwritten or mine[0].key in self.site.overtaken:
                 self.figures["late updates that won"] += 1
             else:
                 self.object("not as asked", f"{workspace_id}: {mine[0].params}")
+
+    def _judge_intent(
+        self,
+        workspace_id: str,
+        calls: list[HostCall],
+        rows: list[sa.RowMapping],
+        live: list[sa.RowMapping],
+    ) -> None:
+        """The last intent wins, but for what an operator holds or gave up."""
+        last = {(call.event, call.plan) for call in last_words(calls)}
+        if any(row["hold"] or row["phase"] == Phase.KEPT for row in rows[-1:]):
+            return
+        wanted = bool(live) and live[0]["desired"] == "wanted"
+        if wanted:
+            plan = live[0]["params"]["plan"]
+            fits = bool({(Event.READY, plan), (Event.READY, ANY_PLAN)} & last)
+        else:
+            fits = any(event is Event.REMOVING for event, _ in last)
+        if not fits:
+            said = live[0]["params"] if wanted else "released"
+            self.object("not the last intent", f"{workspace_id}: {said}, but hosts said {last}")
 
 
 def _went_back(before: sa.RowMapping, row: sa.RowMapping) -> bool:

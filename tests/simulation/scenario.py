@@ -34,6 +34,10 @@ class Scenario:
     database_windows: tuple[Window, ...]
     vendor_windows: tuple[Window, ...]
     foreign_names: int
+    release_least: int
+    """Releases within a day that open no breaker, however small the fleet."""
+    meddling: int
+    """Verbs an operator runs that nobody needs."""
     hands: int
     """Resources removed behind our back."""
 
@@ -83,6 +87,8 @@ def drawn(chance: Random) -> Scenario:
         database_windows=_windows(chance, length, ("down",)),
         vendor_windows=_windows(chance, length, VENDOR_OUTAGES),
         foreign_names=chance.choice((0, 0, 1)),
+        release_least=chance.choice((10, 10, 1)),
+        meddling=chance.choice((0, 0, 4)),
         hands=chance.choice((0, 0, 0, 1)),
     )
 
@@ -110,6 +116,8 @@ def calm(traits: Traits) -> Scenario:
         database_windows=(),
         vendor_windows=(),
         foreign_names=0,
+        release_least=10,
+        meddling=0,
         hands=0,
     )
 
@@ -126,6 +134,7 @@ def _traits(chance: Random) -> Traits:
         create_time=chance.choice((4.0, 40.0)) if operations else 0.0,
         release_time=chance.choice((0.0, 10.0)) if operations else 0.0,
         deadline=chance.choice((None, 30.0, 300.0)),
+        lists=chance.random() < 0.7,
         unique_names=chance.random() < 0.2,
     )
 

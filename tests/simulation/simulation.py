@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from io import StringIO
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from fastmcp import FastMCP
@@ -19,17 +20,22 @@ from nimble_lifecycle import Lifecycle, Workspace
 from nimble_lifecycle.protocol import Event
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.limits import Limits
+from nimble_lifecycle.reconciler.cases import HOUR, OLD_ENOUGH, Wishes
+from nimble_lifecycle.reconciler.sweep import Ports, Sweep
+from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.server.service import Service
 from nimble_lifecycle.store import IntentStore
+from nimble_lifecycle.store.sweeps import SweepStore
 from tests.simulation.loop import Loop, Process, StuckError
-from tests.simulation.oracle import CALL_LIMIT, HostCall, Oracle
+from tests.simulation.oracle import CALL_LIMIT, MAX_CREATES, HostCall, Oracle
+from tests.simulation.operator import Operator
 from tests.simulation.scenario import Scenario, drawn
 from tests.simulation.site import KIND, Site
 from tests.simulation.stores import Stores
 from tests.simulation.threads import SimulatedThreads
 from tests.simulation.troubles import Troubles
-from tests.simulation.wire import VirtualClock, Wire
+from tests.simulation.wire import Wire
 
 CALM = 1600.0
 """Seconds the world goes on, healed, between two looks of a fresh worker."""
@@ -143,7 +149,8 @@ class World:
         keepers += [self._keep_worker(number) for number in range(s.workers)]
         tasks = [asyncio.ensure_future(keeper) for keeper in keepers]
         await asyncio.sleep(1.0)
-        await asyncio.gather(*(self._host(f"ws-{number}") for number in range(s.workspaces)))
+        hosts = [self._host(f"ws-{number}") for number in range(s.workspaces)]
+        await asyncio.gather(self._meddle(), *hosts)
         await asyncio.sleep(self.chance.expovariate(1 / s.pace))
         self.over = True
         self.troubles.heal()
@@ -153,25 +160,46 @@ class World:
             server.process.kill()
         for process, _ in self.workers:
             process.kill()
-        await self._settle()
+        operator = self._start_operator("last operator")
+        await self._settle(operator)
+        if s.traits.lists:
+            await self._sweep()
+            await self._settle(operator)
         self.oracle.judge()
 
-    async def _settle(self) -> None:
-        """Let fresh workers work until nothing changes any more."""
+    async def _settle(self, operator: Operator) -> None:
+        """Let fresh workers work, and a person do what is asked for, until nothing changes."""
         before: object = None
         for number in range(MOST_ROUNDS):
             await asyncio.sleep(CALM if number else self.scenario.lease)
             process = self._start_worker(f"last-{number}", until_idle=True)
             await asyncio.wait({process.ended}, timeout=CALM)
             process.kill()
+            asked = operator.process.start(operator.settle())
             now = [
                 (r["phase"], r["reason"], r["generation"], r["due_at"] and 1, r["external_id"])
                 for r in self.oracle.rows()
             ]
-            if now == before and number > 2:
+            if await asked == 0 and now == before:
                 return
             before = now
         self.oracle.object("not settled", "rows still change")
+
+    async def _sweep(self) -> None:
+        """Look at the vendor's own list, as often and as late as acting on it asks for."""
+        await asyncio.sleep(OLD_ENOUGH)
+        for number in range(3):
+            process = self._process(f"sweep-{number}")
+            store = self.stores.work()
+            self._connect(store, process)
+            threads = SimulatedThreads(self.loop, process, 4, "sweep")
+            ports = Ports(clock=store.clock, database=threads, threads=threads)
+            wishes = Wishes(release_orphans=True)
+            vendor = self._adapter(process)
+            sweep = Sweep(vendor, SweepStore(store, actor=process.name), wishes, ports)
+            report = await process.start(sweep.run())
+            self.troubles.note(process.name, f"{report.summary}, {'; '.join(report.alerts)}")
+            await asyncio.sleep(2 * HOUR)
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -192,9 +220,28 @@ class World:
             self.loop.later(begin, self.troubles.suspend, process)
         return process
 
-    def _clock(self, clock: VirtualClock) -> None:
-        clock.loop = self.loop
-        clock.base = self.chance.uniform(0.0, 1000.0)
+    def _connect(self, store: Any, process: Process) -> None:
+        store.clock.loop = self.loop
+        store.clock.base = self.chance.uniform(0.0, 1000.0)
+        store.wire = Wire(self.loop, process, self.troubles, heard=self.oracle.wrote)
+
+    def _adapter(self, process: Process) -> Vendor:
+        vendor = self.site.adapter()
+        vendor.process = process  # type: ignore[attr-defined]
+        return vendor
+
+    def _start_operator(self, name: str) -> Operator:
+        process = self._process(name)
+        store = self.stores.operator()
+        self._connect(store, process)
+        return Operator(self.loop, process, store, self.site, self.oracle)
+
+    async def _meddle(self) -> None:
+        for number in range(self.scenario.meddling):
+            await asyncio.sleep(self.chance.expovariate(1 / self.scenario.pace))
+            operator = self._start_operator(f"operator-{number}")
+            task = operator.process.start(operator.meddle())
+            await asyncio.wait({operator.process.ended, task}, timeout=60.0)
 
     async def _keep_worker(self, number: int) -> None:
         life = 0
@@ -217,15 +264,16 @@ class World:
     def _start_worker(self, name: str, *, until_idle: bool = False) -> Process:
         s, process = self.scenario, self._process(name)
         store = self.stores.work()
-        self._clock(store.clock)
-        store.wire = Wire(self.loop, process, self.troubles, heard=self.oracle.wrote)
-        vendor = self.site.adapter()
-        vendor.process = process  # type: ignore[attr-defined]
+        self._connect(store, process)
+        vendor = self._adapter(process)
         limits = Limits(
             concurrency=s.concurrency,
             poll=s.poll,
             grace=s.grace,
             drain=10.0,
+            max_creates=MAX_CREATES,
+            release_share=0.0,
+            release_least=s.release_least,
             backoff=Backoff(1.0, s.longest_backoff, self.chance.uniform),
         )
 
@@ -240,6 +288,7 @@ class World:
                 database=threads(4, "store"),
                 threads=threads(s.concurrency, "vendor"),
                 owner=name,
+                chance=self.chance,
             )
             self.workers.append((process, worker))
             try:
@@ -266,9 +315,9 @@ class World:
     def _start_server(self, name: str) -> Server:
         process = self._process(name)
         store = self.stores.intent()
-        self._clock(store.clock)
+        self._connect(store, process)
         store.next_id = lambda: UUID(int=self.chance.getrandbits(128), version=4)
-        store.wire = Wire(self.loop, process, self.troubles, heard=self._wake_workers)
+        store.wire.heard = self._wake_workers
         mcp = FastMCP(KIND)
         lifecycle = SimulatedLifecycle(mcp, store, self, process)
 

@@ -5,9 +5,9 @@ object to what happens there (the oracle) is told at the instant it happens.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Protocol
 
 from nimble_lifecycle.errors import (
@@ -50,6 +50,8 @@ class Traits:
     release_time: float
     deadline: float | None
     """What its operations are said to take at most."""
+    lists: bool
+    """Whether it can list all there is."""
     unique_names: bool
     """Whether resources are named after workspaces, and a name can be taken."""
 
@@ -67,6 +69,7 @@ class Resource:
     key: str | None
     workspace_id: str
     name: str
+    made_at: datetime
     visible_at: float
     params: dict[str, Json]
 
@@ -124,6 +127,8 @@ class Site:
         }
         if not t.can_find:
             methods["find"] = Vendor.find
+        if not t.lists:
+            methods["inventory"] = Vendor.inventory
         base = PlainAdapter if t.plain else Adapter
         return type("SimulatedVendor", (base,), methods)(self)
 
@@ -279,6 +284,7 @@ class Site:
             key=tenancy.idempotency_key,
             workspace_id=tenancy.workspace_id,
             name=self._name(tenancy),
+            made_at=self.loop.instant,
             visible_at=visible_at,
             params=dict(tenancy.params),
         )
@@ -322,11 +328,34 @@ class Site:
             key=None,
             workspace_id="",
             name=name,
+            made_at=self.loop.instant,
             visible_at=0.0,
             params={},
         )
         self.resources[made.external_id] = made
         return made
+
+    def rename_foreign(self, name: str) -> None:
+        """Give what has a name that we need another one, as its owner may."""
+        for found in list(self.resources.values()):
+            if found.key is None and found.name == name:
+                self.resources[found.external_id] = replace(found, name=f"{name}-old")
+
+    def made_for(self, key: str) -> Resource | None:
+        """Look for what carries a key, as a person would."""
+        return next((found for found in self.ours() if found.key == key), None)
+
+    def inventory(self) -> list[External]:
+        """List everything there is, ours and others'."""
+        return [
+            External(
+                found.external_id,
+                key=found.key,
+                owner=None if found.key is None else found.key.partition("-")[0],
+                created_at=found.made_at,
+            )
+            for found in self.resources.values()
+        ]
 
     def remove_one_by_hand(self) -> None:
         """Take something of ours away, as a person at the vendor's console might."""
@@ -383,6 +412,10 @@ class Adapter(Vendor):
     async def find(self, tenancy: Tenancy) -> Any:
         return await self._site.request(self.process, "find", tenancy)
 
+    async def inventory(self) -> AsyncIterator[External]:
+        for found in self._site.inventory():
+            yield found
+
 
 class PlainAdapter(Vendor):
     """The adapter with plain methods, which block a thread."""
@@ -404,6 +437,9 @@ class PlainAdapter(Vendor):
 
     def find(self, tenancy: Tenancy) -> Any:
         return self._wait("find", tenancy)
+
+    def inventory(self) -> Iterator[External]:
+        yield from self._site.inventory()
 
     def _wait(self, method: str, tenancy: Tenancy) -> Any:
         fiber = this_fiber()

@@ -1,11 +1,17 @@
 """The real stores over one database, kept from seed to seed: statements take long to compile."""
 
+from collections import defaultdict
 from typing import Any
 
 import sqlalchemy as sa
 
 from nimble_lifecycle.store.models import deployment, metadata
-from tests.simulation.wire import RemoteIntentStore, RemoteWorkStore, VirtualClock
+from tests.simulation.wire import (
+    RemoteIntentStore,
+    RemoteOperatorStore,
+    RemoteWorkStore,
+    VirtualClock,
+)
 
 OWNER_ID = "simulation"
 
@@ -15,7 +21,7 @@ class Stores:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._free: dict[type, list[Any]] = {RemoteWorkStore: [], RemoteIntentStore: []}
+        self._free: defaultdict[type, list[Any]] = defaultdict(list)
         self._given: list[Any] = []
         self.observer = self._new(RemoteWorkStore)
         self.observer.migrate()
@@ -28,6 +34,10 @@ class Stores:
     def intent(self) -> RemoteIntentStore:
         """Give a server's store."""
         return self._give(RemoteIntentStore)
+
+    def operator(self) -> RemoteOperatorStore:
+        """Give an operator's store."""
+        return self._give(RemoteOperatorStore)
 
     def reset(self) -> None:
         """Take all stores back and empty the database."""

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.errors import StoreUnavailable
 from nimble_lifecycle.store import IntentStore, WorkStore
+from nimble_lifecycle.store.operators import OperatorStore
 from nimble_lifecycle.store.types import Instant
 from tests.simulation.loop import Loop, Process
 from tests.simulation.threads import this_fiber
@@ -142,6 +143,10 @@ class _Remote:
 
 class RemoteWorkStore(_Remote, WorkStore):
     """The worker's store over a wire."""
+
+
+class RemoteOperatorStore(_Remote, OperatorStore):
+    """The operator's store over a wire."""
 
 
 class RemoteIntentStore(_Remote, IntentStore):
