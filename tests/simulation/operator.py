@@ -71,7 +71,10 @@ class Operator:
         """Do what is shown, after a look at the vendor where that is asked for."""
         if row["reason"] == Why.NAME_CONFLICT:
             self.site.rename_foreign(str(row["workspace_id"]))
-        made = self.site.made_for(str(row["idempotency_key"]))
+        key = str(row["idempotency_key"])
+        if row["reason"] == Why.CREATE_OUTCOME_UNKNOWN and self.site.works_on(key):
+            return  # a person waits for that to end
+        made = self.site.made_for(key)
         if row["reason"] == Why.CREATE_OUTCOME_UNKNOWN and made is not None:
             adopt = partial(self.store.adopt, UUID(str(row["id"])), made.external_id, BY)
             await self._try(f"adopt {row['workspace_id']} {made.external_id}", adopt)

@@ -55,6 +55,8 @@ class Oracle:
     wrong: list[str] = field(default_factory=list)
     calls: dict[str, list[HostCall]] = field(default_factory=lambda: defaultdict(list))
     site: Site = field(init=False)
+    list_not_believed: bool = False
+    """Whether a sweep took the vendor's list for too short to be true."""
     _seen: dict[UUID, sa.RowMapping] = field(default_factory=dict)
     _leases: dict[UUID, tuple[int, datetime]] = field(default_factory=dict)
     """The claim under which each row was last acted for: its token, and until when it held."""
@@ -242,7 +244,8 @@ class Oracle:
 
     def _drifted(self, row: sa.RowMapping) -> bool:
         """Whether its resource was taken away, and no inventory can tell."""
-        return row["external_id"] in self.site.removed_by_hand and not self.scenario.traits.lists
+        told = self.scenario.traits.lists and not self.list_not_believed
+        return row["external_id"] in self.site.removed_by_hand and not told
 
     def _judge_workspace(
         self, workspace_id: str, calls: list[HostCall], rows: list[sa.RowMapping]

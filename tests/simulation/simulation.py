@@ -199,6 +199,7 @@ class World:
             sweep = Sweep(vendor, SweepStore(store, actor=process.name), wishes, ports)
             report = await process.start(sweep.run())
             self.troubles.note(process.name, f"{report.summary}, {'; '.join(report.alerts)}")
+            self.oracle.list_not_believed |= bool(report.alerts)
             await asyncio.sleep(2 * HOUR)
 
     # -- processes -------------------------------------------------------------------------------

@@ -198,10 +198,10 @@ class Site:
             return self._change(tenancy)
         self.witness.about_to_create(tenancy)
         known = self.by_key.get(key) if self._remembers(key) else None
-        if known in self.operations:
+        if known is not None and known in self.operations:
             return self._progress(self.operations[known])
-        if known is not None:
-            return Provisioned(known, {"name": known})
+        if known in self.resources:
+            return Provisioned(str(known), {"name": known})
         if self._taken(tenancy):
             raise NameConflict(f"{tenancy.workspace_id} is taken")
         self.first_used.setdefault(key, self.loop.time())
@@ -340,6 +340,10 @@ class Site:
         for found in list(self.resources.values()):
             if found.key is None and found.name == name:
                 self.resources[found.external_id] = replace(found, name=f"{name}-old")
+
+    def works_on(self, key: str) -> bool:
+        """Whether an operation for a key is under way."""
+        return any(o.key == key and not o.done for o in self.operations.values())
 
     def made_for(self, key: str) -> Resource | None:
         """Look for what carries a key, as a person would."""
