@@ -8,7 +8,7 @@ from chaos.disks import small_disk
 from chaos.round import Plan, play
 from clusters import Cluster
 
-SECONDS = 15.0
+SECONDS = 12.0
 
 
 @pytest.mark.slow

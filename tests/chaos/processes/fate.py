@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 
 class Fate:
@@ -27,5 +28,6 @@ class Fate:
         if self._point != point or self._step not in steps:
             return
         if self._spared == 0:
-            os.kill(os.getpid(), self._signal)
+            # To this thread: another may take its time, and this one meanwhile goes on.
+            signal.pthread_kill(threading.get_ident(), self._signal)
         self._spared -= 1
