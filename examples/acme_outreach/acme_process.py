@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx2
 
@@ -63,13 +64,14 @@ class Acme:
 
 
 @contextmanager
-def serving(database: Path, **environment: str) -> Iterator[Acme]:
-    """Run the service on a free port for the time of the block."""
+def serving(database: Path, *, log: IO[bytes] | None = None, **environment: str) -> Iterator[Acme]:
+    """Run the service on a free port for the time of the block; it talks to `log`, or to stderr."""
     program = Path(__file__).with_name("vendor_api.py")
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, program, "--port", "0", "--database", database],
         env={**os.environ, "ACME_ADMIN_TOKEN": ADMIN_TOKEN, **environment},
         stdout=subprocess.PIPE,
+        stderr=log,
         text=True,
     )
     assert process.stdout is not None  # noqa: S101

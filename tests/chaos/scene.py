@@ -174,8 +174,9 @@ class Scene:
         (owner,) = self._read(sa.select(deployment.c.owner_id))
         self.books = Books(folder / "acme.db", owner["owner_id"])
         provisioning = environment.get("ACME_PROVISIONING_SECONDS", "0")
+        log = stack.enter_context((folder / "acme.log").open("wb"))
         self.acme = stack.enter_context(
-            serving(self.books.path, ACME_PROVISIONING_SECONDS=provisioning)
+            serving(self.books.path, log=log, ACME_PROVISIONING_SECONDS=provisioning)
         )
 
     # -- workers ---------------------------------------------------------------------------------
