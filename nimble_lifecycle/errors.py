@@ -16,6 +16,8 @@
     ├── VerbRefused                   an operator's command that would break a rule
     ├── SweepBusy                     another sweep of the kind is under way
     ├── SharedResource                two rows were given one resource
+    ├── NotConnected                  the test kit's host cannot use a server
+    │   └── EraNotSpoken              it answers in the other era of the protocol only
     └── VendorError                   what an adapter says about one call
         ├── TemporaryError            certainly not applied; try again later
         ├── PermanentError            certainly not applied; will not improve by itself
@@ -109,6 +111,17 @@ class SweepBusy(NimbleError):
 
 class SharedResource(NimbleError):
     """Two rows were given the same external id. The adapter must give each tenancy its own."""
+
+
+class NotConnected(NimbleError):
+    """The host of the test kit cannot reach a server, or finds nothing there to call.
+
+    The message says what the server did instead of answering.
+    """
+
+
+class EraNotSpoken(NotConnected):
+    """The server answers, but only in the other era of the protocol. Choose that `era`."""
 
 
 class VendorError(NimbleError):

@@ -1,4 +1,10 @@
-"""The test kit: doubles that misbehave when they are told to, and checks for adapters."""
+"""The test kit: doubles that misbehave when they are told to, and checks for what others wrote.
+
+The host is loaded when it is first used, since it loads FastMCP, which tests of adapters do without.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from nimble_lifecycle.testing.clock import ManualClock
 from nimble_lifecycle.testing.conformance import check_vendor
@@ -7,12 +13,17 @@ from nimble_lifecycle.testing.sandbox import Sandbox, Trouble
 from nimble_lifecycle.testing.vendor import MemoryVendor, PlainMemoryVendor
 from nimble_lifecycle.testing.world import Fault, Resource, World
 
+if TYPE_CHECKING:
+    from nimble_lifecycle.testing.host import Host, Misbehaviour, serving
+
 __all__ = [
     "Checked",
     "Fault",
+    "Host",
     "Leftover",
     "ManualClock",
     "MemoryVendor",
+    "Misbehaviour",
     "PlainMemoryVendor",
     "Report",
     "Resource",
@@ -21,4 +32,18 @@ __all__ = [
     "Verdict",
     "World",
     "check_vendor",
+    "serving",
 ]
+
+_HOST = ("Host", "Misbehaviour", "serving")
+
+
+def __getattr__(name: str) -> object:
+    """Load a name of the host on first use (PEP 562)."""
+    if name not in _HOST:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("nimble_lifecycle.testing.host"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
