@@ -40,8 +40,17 @@ def read_listing(target: str) -> Listing:
     stderr. Raises TargetError in one line for whatever is wrong with it.
     """
     with redirect_stdout(sys.stderr):
+        return asyncio.run(_listing(target))
+
+
+async def load_server(target: str) -> FastMCP:
+    """Load the server that `target` names, as `read_listing` does, without running it."""
+    with redirect_stdout(sys.stderr):
         found = _from_configuration(Path(target)) if _is_file(target) else load_target(target)
-        return asyncio.run(_listing(target, found))
+        server = await _made(target, found) if isroutine(found) else found
+    if not isinstance(server, FastMCP):
+        raise TargetError(f"{target} is a {type(server).__name__}, not a FastMCP server")
+    return server
 
 
 def _is_file(target: str) -> bool:
@@ -73,10 +82,8 @@ def _from_configuration(path: Path) -> object:
     raise TargetError(f"{place} has no server named {', '.join(USUAL_NAMES)}: name it in {path}")
 
 
-async def _listing(target: str, found: object) -> Listing:
-    server = await _made(target, found) if isroutine(found) else found
-    if not isinstance(server, FastMCP):
-        raise TargetError(f"{target} is a {type(server).__name__}, not a FastMCP server")
+async def _listing(target: str) -> Listing:
+    server = await load_server(target)
     try:
         return await listing_of(server)
     except Exception as error:  # providers and middleware of the author may raise anything

@@ -1,6 +1,6 @@
 """The test kit: doubles that misbehave when they are told to, and checks for what others wrote.
 
-The host is loaded when it is first used, since it loads FastMCP, which tests of adapters do without.
+The host is loaded when it is first used: it loads FastMCP, and tests of adapters do without.
 """
 
 from importlib import import_module

@@ -14,7 +14,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import partial
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
@@ -37,6 +38,9 @@ from nimble_lifecycle.testing.conformance import check_vendor as checked
 from nimble_lifecycle.testing.report import Checked, Report, Verdict
 from nimble_lifecycle.testing.sandbox import Sandbox
 
+if TYPE_CHECKING:
+    from nimble_lifecycle.testing.servers import ServerReport
+
 DONE, FINDING, WRONG_USE = 0, 1, 2
 
 LONG: Final = 5.0
@@ -50,6 +54,13 @@ _STYLES: Final[Mapping[Verdict, str]] = {
     Verdict.WARNING: "yellow",
     Verdict.FAILED: "bold red",
     Verdict.NOT_CHECKED: "dim",
+}
+
+_SHORT: Final[Mapping[Verdict, str]] = {
+    Verdict.OK: "ok",
+    Verdict.WARNING: "warning",
+    Verdict.FAILED: "FAILED",
+    Verdict.NOT_CHECKED: "-",
 }
 
 app = App(
@@ -135,6 +146,61 @@ def check_vendor(
     return DONE if report.ok else FINDING
 
 
+@app.command(name="check-server")
+def check_server(
+    *target: str,
+    manifest: Path | None = None,
+    workspace: str | None = None,
+    tenant: str | None = None,
+    header: Annotated[Sequence[str], Parameter(negative=())] = (),
+    timeout: str = "30s",
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Play the hosts of each generation against a server, and say what each would do with it.
+
+    The server is used for real: it is installed into a workspace and removed again, some dozens of
+    times. Give it a database and a workspace of its own.
+
+    Parameters
+    ----------
+    target
+        The server: file.py:attr, module:attr, a fastmcp.json, an http(s) address, or, after `--`,
+        the command that runs it over stdio, in whatever language.
+    manifest
+        The manifest or catalog entry whose block hosts read (default: what nimble-manifest would
+        write for a FastMCP server, none for others).
+    workspace
+        The workspace to install into. Over HTTP it goes into the header x-workspace-id (default:
+        no header), to a process as NB_WORKSPACE_ID (default: ws_check, or what is set).
+    tenant
+        Goes into the header x-tenant-id.
+    header
+        A header of each request, `Name: value`; for a token `Authorization: Bearer ...`.
+    timeout
+        For connecting, and for one call.
+    as_json
+        The report as JSON on stdout.
+    """
+    from nimble_lifecycle.testing import servers  # noqa: PLC0415  # loads FastMCP
+
+    found = servers.find_target(target)
+    report = asyncio.run(
+        servers.check_server(
+            found,
+            block=manifest,
+            workspace=workspace or servers.usual_workspace(found),
+            tenant=tenant,
+            headers=_headers(header),
+            timeout=_seconds(timeout),
+        )
+    )
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _print_seen(report)
+    return DONE if report.ok else FINDING
+
+
 # -- arguments -------------------------------------------------------------------------------------
 
 
@@ -151,6 +217,16 @@ def _sandbox(target: str) -> Sandbox:
     if not isinstance(made, Sandbox):
         raise TargetError(f"{target} is no nimble_lifecycle.testing.Sandbox")
     return made
+
+
+def _headers(lines: Sequence[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise ConfigurationError("--header must be 'Name: value'")
+        headers[name.strip()] = value.strip()
+    return headers
 
 
 def _object(option: str, text: str) -> dict[str, Json]:
@@ -261,6 +337,29 @@ def print_table(report: Report) -> None:
     console.print(table)
     for left in report.left_behind:
         console.print(Text(safe(f"left behind, remove it by hand: {left}")))
+
+
+def _print_seen(report: "ServerReport") -> None:
+    """Print a column for each host, and below what is wrong with which."""
+    from nimble_lifecycle.testing.servers import CHECKS  # noqa: PLC0415  # loads FastMCP
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    table = Table(title=Text(safe(report.target)), title_justify="left", box=None)
+    table.add_column("")
+    for seen in report.seen:
+        table.add_column(seen.label, overflow="fold")
+    table.add_row("tool for ready", *(Text(safe(seen.ready or "-")) for seen in report.seen))
+    table.add_row("tool for removing", *(Text(safe(seen.removing or "-")) for seen in report.seen))
+    columns = [{check.check: check.verdict for check in seen.checks} for seen in report.seen]
+    for name in CHECKS:
+        verdicts = [column.get(name, Verdict.NOT_CHECKED) for column in columns]
+        table.add_row(name, *(Text(_SHORT[each], style=_STYLES[each]) for each in verdicts))
+    console.print(table)
+    for check, labels in report.words().items():
+        line = f"{check.check}, {check.verdict} ({', '.join(labels)}): {check.words}"
+        console.print(Text(safe(line), style=_STYLES[check.verdict]))
+    for notice in dict.fromkeys(seen.notice for seen in report.seen if seen.notice):
+        console.print(Text(safe(f"people see: {notice}")))
 
 
 def _failed(text: str, code: int) -> int:

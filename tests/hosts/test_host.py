@@ -24,27 +24,26 @@ SCHEMA = {"type": "object", "properties": {"reason": {"type": "string"}}}
 
 
 class Recorder(Tool):
-    """Takes whatever arguments come, notes them and answers what it is told to."""
+    """Takes whatever arguments come and answers what it is told to."""
 
-    calls: list[object]
     answer: Callable[..., Awaitable[str]]
 
     async def run(self, arguments):
-        self.calls.append((self.name, arguments))
-        return ToolResult(content=await self.answer(arguments))
+        return ToolResult(content=await self.answer(self.name, arguments))
 
 
 def handwritten(answer="done", *, marked=()):
     """Make a server with the two handlers; gives it and what was called."""
     calls = []
 
-    async def say(arguments):
+    async def say(name, arguments):
+        calls.append((name, arguments))
         return answer if isinstance(answer, str) else await answer(arguments)
 
     mcp = FastMCP("handwritten")
     for name, event in (("up", "ready"), ("down", "removing")):
         meta = {LIFECYCLE_ID: {"event": event}} if event in marked else None
-        mcp.add_tool(Recorder(name=name, parameters=SCHEMA, meta=meta, calls=calls, answer=say))
+        mcp.add_tool(Recorder(name=name, parameters=SCHEMA, meta=meta, answer=say))
     return mcp, calls
 
 

@@ -17,7 +17,7 @@ from fastmcp.client.transports import ClientTransport, StdioTransport, Streamabl
 from fastmcp.client.transports.memory import FastMCPTransport
 from mcp import MCPError
 from mcp.server import MCPServer
-from mcp_types import Implementation
+from mcp_types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, Implementation
 
 from nimble_lifecycle.errors import EraNotSpoken, NotConnected
 from nimble_lifecycle.settings import WorkspaceSettings
@@ -32,6 +32,9 @@ Token: TypeAlias = str | Callable[[], str | Awaitable[str]]
 TROUBLES: Final = (MCPError, httpx2.HTTPError, OSError, RuntimeError, ValueError, EOFError)
 """What a client raises where a server refuses, breaks the protocol, or is not there."""
 LOST: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream)
+
+OTHER_ERA: Final = (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION)
+"""Codes of a server's answer to the first request of an era that it does not know."""
 
 WORKSPACE: Final = "NB_WORKSPACE_ID"
 _UNAUTHORIZED: Final = 401
@@ -116,8 +119,13 @@ def transport_to(target: Target, caller: Caller) -> ClientTransport:
             command = [str(target)] if program is None else [program, str(target)]
         case _:
             command = list(target)
-    environment = caller.environment()
-    return StdioTransport(command[0], command[1:], env=environment, keep_alive=False)
+    return StdioTransport(
+        command[0],
+        command[1:],
+        env=caller.environment(),
+        keep_alive=False,
+        log_file=sys.__stderr__,  # the process's own: one that a test has replaced is no file
+    )
 
 
 @asynccontextmanager
@@ -170,6 +178,8 @@ async def connected(
     try:
         await client.__aenter__()  # type: ignore[no-untyped-call]
     except (*TROUBLES, *LOST) as error:
+        if isinstance(error, MCPError) and error.code in OTHER_ERA:
+            raise EraNotSpoken(f"the server does not speak {era}: {error.message}") from error
         raise NotConnected(f"the server cannot be reached: {words_of(error, caller)}") from error
     spoken = client.protocol_version
     if era is Era.DISCOVER and spoken != era:
