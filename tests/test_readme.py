@@ -23,7 +23,7 @@ FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.py)\s*\n")
 LIMIT = 180  # seconds for one block
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/manifest.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/manifest.md", "docs/testing.md"])
 def test_the_snippets_of_a_page_work(page, tmp_path):
     snippets = [
         token

@@ -44,6 +44,7 @@ CHECKS: Final = (
     "removing",
     "removing-again",
     "ready-again",
+    "frames",
 )
 """Every check, in the order in which they are made."""
 
@@ -206,6 +207,7 @@ async def _seen(host: Host, before: Sequence[Seen], *, judged: bool) -> Seen:
                 checks += [check async for check in _repeated(host)]
             if host.handlers.removing is not None:
                 checks += [check async for check in _removed(host)]
+            checks.append(_frames(host))
     except EraNotSpoken as error:
         words = f"{error}: hosts fall back to the other era"
         checks.append(Checked("connection", Verdict.WARNING, words))
@@ -311,6 +313,14 @@ async def _removed(host: Host) -> AsyncIterator[Checked]:
         again = await host.resume()
         yield _all_well("ready-again", [again] if again else [], "after a removing")
     await host.remove()
+
+
+def _frames(host: Host) -> Checked:
+    """Say what came between the messages: on stdio nothing else may reach stdout."""
+    if not host.strays:
+        return Checked("frames", Verdict.OK)
+    words = f"{host.strays[0]!r} is no message of the protocol: print to stderr, at import too"
+    return Checked("frames", Verdict.FAILED, words)
 
 
 def _all_well(name: str, calls: Sequence[Call], said: str) -> Checked:

@@ -180,6 +180,13 @@ async def test_a_marker_that_a_host_refuses_and_an_era_that_is_not_spoken():
     assert verdicts(report, "connection") == [Verdict.OK] * 3 + [Verdict.WARNING] * 3
 
 
+@pytest.mark.anyio
+async def test_what_is_printed_between_the_messages_of_stdio_is_found():
+    command = f"print('noise', flush=True); exec(open({str(OLD)!r}).read())"
+    report = await check_server([sys.executable, "-c", command])
+    assert only(report, "frames", failed=3).startswith("'noise' is no message of the protocol")
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from mcp_types import (
     TextContent,
     ToolListChangedNotification,
 )
+from pydantic import ValidationError
 
 from nimble_lifecycle.errors import NotConnected
 from nimble_lifecycle.manifest.block import find_handlers, listing_of
@@ -156,6 +157,8 @@ class Host:
         self.extra: Mapping[str, Json] = extra or {}
         self.list_changes = 0
         """Notifications `tools/list_changed` that came."""
+        self.strays: list[str] = []
+        """What came that is no message of the protocol, such as a `print` on stdout."""
         self._target = target
         self._given_block = block
         self._block: Mapping[str, Json] = {}
@@ -340,6 +343,8 @@ class Host:
     def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.list_changes += 1
+        elif isinstance(message, Exception):
+            self.strays.append(_stray(message))
 
     async def _read_handlers(self, client: Client[ClientTransport]) -> None:
         capabilities = client.server_capabilities
@@ -417,3 +422,9 @@ class Host:
 
 def _text(result: CallToolResult) -> str:
     return "\n".join(part.text for part in result.content if isinstance(part, TextContent))
+
+
+def _stray(error: Exception) -> str:
+    """Give the text that could not be read as a message."""
+    text = error.errors()[0]["input"] if isinstance(error, ValidationError) else error
+    return str(text)
