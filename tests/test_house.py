@@ -64,6 +64,7 @@ def loaded_by(statement: str) -> set[str]:
             "import nimble_lifecycle.reconciler.cli",
             FASTMCP | room("server", "manifest", "testing"),
         ),
+        ("import nimble_lifecycle.testing", FASTMCP | room("server", "manifest")),
         (
             "import nimble_lifecycle.manifest.cli",
             DATABASE | room("server", "reconciler", "store", "testing"),

@@ -1,6 +1,7 @@
 """The test kit: doubles that misbehave when they are told to, and checks for what others wrote.
 
-The host is loaded when it is first used: it loads FastMCP, and tests of adapters do without.
+The host and what rests on it are loaded when they are first used: they load FastMCP, which tests of
+adapters do without.
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ from nimble_lifecycle.testing.world import Fault, Resource, World
 
 if TYPE_CHECKING:
     from nimble_lifecycle.testing.host import Host, Misbehaviour, serving
+    from nimble_lifecycle.testing.servers import ServerReport, check_server
 
 __all__ = [
     "Checked",
@@ -28,21 +30,29 @@ __all__ = [
     "Report",
     "Resource",
     "Sandbox",
+    "ServerReport",
     "Trouble",
     "Verdict",
     "World",
+    "check_server",
     "check_vendor",
     "serving",
 ]
 
-_HOST = ("Host", "Misbehaviour", "serving")
+_LATER = {
+    "Host": "host",
+    "Misbehaviour": "host",
+    "ServerReport": "servers",
+    "check_server": "servers",
+    "serving": "host",
+}
 
 
 def __getattr__(name: str) -> object:
     """Load a name of the host on first use (PEP 562)."""
-    if name not in _HOST:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("nimble_lifecycle.testing.host"), name)
+    return getattr(import_module(f"nimble_lifecycle.testing.{_LATER[name]}"), name)
 
 
 def __dir__() -> list[str]:

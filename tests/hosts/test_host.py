@@ -11,6 +11,7 @@ from fastmcp.exceptions import ToolError
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.dependencies import get_access_token, get_http_headers
 from fastmcp.tools import Tool, ToolResult
+from mcp.server import MCPServer
 from mcp_types import ToolListChangedNotification
 
 from nimble_lifecycle.errors import EraNotSpoken, NotConnected
@@ -286,6 +287,19 @@ async def test_a_process_in_memory_serves_one_workspace(monkeypatch):
                 pass
     async with by_block(server, workspace="ws_2"):
         pass
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+async def test_a_server_of_the_official_sdk_is_a_target(era):
+    server = MCPServer("sdk")
+
+    @server.tool()
+    def up(reason: str = "") -> str:
+        return reason
+
+    async with by_block(server, era=era) as host:
+        assert (await host.install()).notice == "install"
+        assert host.handlers.warnings == ["on_removing names 'down', which is not listed"]
 
 
 async def test_what_is_not_there_is_one_error():
