@@ -198,7 +198,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._ready = [handle for handle in self._ready if handle.process is not process]
 
     def bury(self, tasks: Iterable[_Task]) -> None:
-        """Unwind the coroutines of the dead as soon as no task is running, which they might touch."""
+        """Unwind the coroutines of the dead once no task is running, which they might touch."""
         self._dead.extend(tasks)
 
     def _unwind(self) -> None:

@@ -139,6 +139,6 @@ class Operator:
             done, words = False, f"{what}: {refused}"
         except StoreError as error:
             done, words = None, f"{what}: {type(error).__name__}"
-        self.oracle.figures[f"operator: {what.split(' ')[0]}"] += done is True
+        self.oracle.figures[f"operator: {what.split(' ', maxsplit=1)[0]}"] += done is True
         self.site.troubles.note("operator", words)
         return done

@@ -107,7 +107,8 @@ class Oracle:
             journal.c.tenancy_id == tenancy.id, journal.c.lease_token == token
         )
         if not self._read(ended):
-            self.object("two at once", f"{tenancy.workspace_id}: {owner} did not wait for the lease")
+            early = f"{tenancy.workspace_id}: {owner} did not wait for the lease"
+            self.object("two at once", early)
 
     # -- at the vendor, when it happens ----------------------------------------------------------
 

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 from nimble_lifecycle import Lifecycle, Workspace
 from nimble_lifecycle.protocol import Event
 from nimble_lifecycle.reconciler.backoff import Backoff
-from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.cases import HOUR, OLD_ENOUGH, Wishes
+from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
@@ -28,8 +28,8 @@ from nimble_lifecycle.server.service import Service
 from nimble_lifecycle.store import IntentStore
 from nimble_lifecycle.store.sweeps import SweepStore
 from tests.simulation.loop import Loop, Process, StuckError
-from tests.simulation.oracle import CALL_LIMIT, MAX_CREATES, HostCall, Oracle
 from tests.simulation.operator import Operator
+from tests.simulation.oracle import CALL_LIMIT, MAX_CREATES, HostCall, Oracle
 from tests.simulation.scenario import Scenario, drawn
 from tests.simulation.site import KIND, Site
 from tests.simulation.stores import Stores

@@ -1,6 +1,7 @@
 """The real stores over one database, kept from seed to seed: statements take long to compile."""
 
 from collections import defaultdict
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -57,7 +58,7 @@ class Stores:
 
     def close(self) -> None:
         """Close every connection."""
-        for store in [self.observer, *self._given, *sum(self._free.values(), [])]:
+        for store in chain([self.observer], self._given, *self._free.values()):
             store.engine.dispose()
 
     def _give(self, sort: type) -> Any:

@@ -90,7 +90,11 @@ class SimulatedThreads(Threads):
     def _submit(self, job: Callable[[], Callable[[], None]]) -> None:
         if not self._process.alive:
             raise Killed
-        fiber = Fiber(self._loop, self._process, lambda: job()())
+
+        def whole() -> None:
+            job()()
+
+        fiber = Fiber(self._loop, self._process, whole)
         self._loop.call_soon(fiber.go, context=self._process.context.copy())
 
     def close(self) -> None:

@@ -154,4 +154,7 @@ class RemoteIntentStore(_Remote, IntentStore):
 
     def __init__(self, url: str, **options: Any) -> None:
         self.next_id: Callable[[], UUID]
-        super().__init__(url, new_id=lambda: self.next_id(), **options)
+        super().__init__(url, new_id=self._next_id, **options)
+
+    def _next_id(self) -> UUID:
+        return self.next_id()  # given later, and anew for each process
