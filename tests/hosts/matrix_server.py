@@ -11,7 +11,8 @@ SHAPES = ("plain", "mounted", "namespaced")
 
 def acme() -> FastMCP:
     mcp = FastMCP("acme")
-    lifecycle = Lifecycle(mcp, trust_edge_headers=True)
+    # A long deadline: what is tested here is not how fast the machine is.
+    lifecycle = Lifecycle(mcp, trust_edge_headers=True, deadline=30.0)
 
     @lifecycle.on_ready
     def up(tenancy: Tenancy, reason: Reason) -> str:

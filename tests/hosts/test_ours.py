@@ -71,7 +71,7 @@ async def test_a_rotated_token_with_another_workspace_in_one_session_uses_the_ne
         name: {"client_id": "host", "scopes": [], "workspace_id": name} for name in ("ws_1", "ws_2")
     }
     server = FastMCP("acme", auth=StaticTokenVerifier(tokens))
-    lifecycle = Lifecycle(server)
+    lifecycle = Lifecycle(server, deadline=30.0)
     lifecycle.on_ready(name="up")(lambda: "up")
     lifecycle.on_removing(name="down")(lambda: "down")
     async with serving(server) as url, Host(url, era=era, token="ws_1") as host:

@@ -42,7 +42,7 @@ def only(report, check, *, failed=6):
 def server(sqlite_url, monkeypatch):
     monkeypatch.setenv("NB_WORKSPACE_ID", "ws_1")
     mcp = FastMCP("acme")
-    lifecycle = Lifecycle(mcp, database_url=sqlite_url)
+    lifecycle = Lifecycle(mcp, database_url=sqlite_url, deadline=30.0)
     lifecycle.on_ready(name="up")(lambda: "Welcome")
     lifecycle.on_removing(name="down")(lambda: "Bye")
     return mcp
@@ -64,7 +64,7 @@ async def test_a_server_of_ours_is_called_correctly_by_every_host(server):
 @pytest.mark.anyio
 async def test_over_http_the_block_must_be_given_and_the_edge_names_the_workspace(sqlite_url):
     mcp = FastMCP("acme")
-    lifecycle = Lifecycle(mcp, database_url=sqlite_url, trust_edge_headers=True)
+    lifecycle = Lifecycle(mcp, database_url=sqlite_url, trust_edge_headers=True, deadline=30.0)
     lifecycle.on_ready(name="up")(lambda tenancy: f"{tenancy.tenant_id} {tenancy.workspace_id}")
     lifecycle.on_removing(name="down")(lambda: "Bye")
     async with serving(mcp, stateless=True) as url:
