@@ -24,6 +24,7 @@ from chaos.verdict import Verdict, Wish, verdict
 from nimble_lifecycle.errors import StoreError
 from nimble_lifecycle.protocol import Event, Reason, Workspace
 from nimble_lifecycle.store import IntentStore, WorkStore
+from nimble_lifecycle.store.deployment import Deployment
 from nimble_lifecycle.store.models import deployment, journal, tenancy
 from nimble_lifecycle.store.ports import instant_of
 
@@ -171,6 +172,7 @@ class Scene:
         if pages := environment.get("CHAOS_PAGES"):
             hold_to(self.intents.engine, Path(pages))
         self.host = Host(said_to(self.intents))
+        Deployment(self.store, None).enter()  # as the first worker would: now it has its owner id
         (owner,) = self._read(sa.select(deployment.c.owner_id))
         self.books = Books(folder / "acme.db", owner["owner_id"])
         provisioning = environment.get("ACME_PROVISIONING_SECONDS", "0")
