@@ -227,7 +227,7 @@ class Scene:
         end = time.monotonic() + PATIENCE
         while (wrong := self.verdict()) and time.monotonic() < end:
             time.sleep(0.1)
-        assert wrong == {}
+        assert wrong == {}, wrong
 
     # -- the state of the world ------------------------------------------------------------------
 
