@@ -168,6 +168,7 @@ def rig(request: pytest.FixtureRequest) -> Rig:
 def real_rig(database_url: str) -> Iterator[Rig]:
     """Both halves on a database of the test's own, and on that database's clock."""
     with closing(Rig(database_url, DatabaseClock())) as rig:
+        rig.work.enter(KIND)
         yield rig
 
 
