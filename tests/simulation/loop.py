@@ -42,6 +42,7 @@ class Process:
         self.steps = 0
         self.dies_after: int | None = None
         """Killed after so many steps: at an await that the schedule chose."""
+        self.died_at = float("inf")
         self.cut_off_until = 0.0
         """Until then nothing passes between it and the database."""
         self.at_death: list[Callable[[], None]] = []
@@ -72,6 +73,7 @@ class Process:
         if not self.alive:
             return
         self.alive = False
+        self.died_at = self._loop.time()
         self._loop.forget(self)
         for react in self.at_death:
             react()

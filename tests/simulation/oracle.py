@@ -24,6 +24,9 @@ ANY_PLAN = "*"
 MAX_CREATES = 5
 """Creates a row may begin without a certain outcome."""
 
+TIME_TO_WRITE = 200.0
+"""Seconds a worker has to write down what it was told, whatever holds it up."""
+
 QUARANTINE = 3
 """Reclaims after which a row is quarantined."""
 
@@ -175,6 +178,9 @@ class Oracle:
 
     def _may_wait_for_person(self, row: Mapping[str, Any]) -> bool:
         traits, site = self.scenario.traits, self.site
+        worker, told_at = site.told.get(row["idempotency_key"], (None, 0.0))
+        if worker is not None and worker.died_at > told_at + TIME_TO_WRITE and not row["external_id"]:
+            return False
         refused = row["idempotency_key"] in site.refused_for_good
         match row["reason"]:
             case Why.CREATE_OUTCOME_UNKNOWN:

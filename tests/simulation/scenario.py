@@ -57,7 +57,7 @@ CLASSES = (
 FOREVER = 1500.0
 """Longer than any schedule: keys are remembered until all is settled."""
 
-VENDOR_OUTAGES = ("unavailable", "rate limit", "credential", "lost", "no answer", "error after")
+VENDOR_OUTAGES = ("unavailable", "rate limit", "credential", "lost", "no answer", "error after", "late")
 
 
 def drawn(chance: Random) -> Scenario:

@@ -114,6 +114,8 @@ class Site:
     """Keys of creates that landed after all that is assumed of the network."""
     overwritten: set[str] = field(default_factory=set)
     """Ids of resources whose update landed after its caller had given up."""
+    told: dict[str, tuple[Process, float]] = field(default_factory=dict)
+    """Who was last told, and when, what was made under a key."""
     removed_by_hand: set[str] = field(default_factory=set)
     made: int = 0
 
@@ -143,7 +145,7 @@ class Site:
         self.loop.later(0.0, self.witness.asked, process.name, tenancy)
         self.troubles.ambush(process)
         if plan.there is not None:
-            self.loop.later(plan.there, self._land, label, method, tenancy, plan, answer)
+            self.loop.later(plan.there, self._land, process, label, method, tenancy, plan, answer)
         if plan.there is None or plan.back is None:
             # A blocking client gives up by itself, sooner or later than the worker; some never do.
             patience = self.troubles.chance.uniform(0.5, 4.0) * self.traits.time_limit
@@ -152,7 +154,13 @@ class Site:
         return answer
 
     def _land(
-        self, label: str, method: str, tenancy: Tenancy, plan: Call, answer: "asyncio.Future[Any]"
+        self,
+        process: Process,
+        label: str,
+        method: str,
+        tenancy: Tenancy,
+        plan: Call,
+        answer: "asyncio.Future[Any]",
     ) -> None:
         outcome: object = None
         if method == "provision" and plan.fault == "laggard" and tenancy.external_id is None:
@@ -169,7 +177,15 @@ class Site:
         outcome = self._said(plan, outcome)
         self.troubles.note("vendor", f"{label}: {plan.fault}, {_shown(outcome)}")
         if plan.back is not None:
-            self.loop.later(plan.back, _deliver, answer, outcome)
+            self.loop.later(plan.back, self._answer, process, tenancy, answer, outcome)
+
+    def _answer(
+        self, process: Process, tenancy: Tenancy, answer: "asyncio.Future[Any]", outcome: object
+    ) -> None:
+        told = isinstance(outcome, (Provisioned, External)) and not answer.done()
+        if told and process.alive:
+            self.told[tenancy.idempotency_key or ""] = process, self.loop.time()
+        _deliver(answer, outcome)
 
     def _said(self, plan: Call, outcome: object) -> object:
         chance = self.troubles.chance

@@ -122,8 +122,8 @@ class Troubles:
         fault = chance.choice(("refused", "answer lost", "slow", "slow back"))
         self.figures[f"database {fault}"] += 1
         return Trip(
-            there=chance.uniform(0.5, 6.0) if fault == "slow" else there,
-            back=chance.uniform(0.5, 6.0) if fault == "slow back" else back,
+            there=chance.uniform(0.5, 15.0) if fault == "slow" else there,
+            back=chance.uniform(0.5, 15.0) if fault == "slow back" else back,
             refused=fault == "refused",
             loses_answer=fault == "answer lost",
             dies_with_caller=not lands,
