@@ -228,8 +228,9 @@ class Oracle:
         known = {entry["external_id"] for entry in self._read(noted)}
         there = [row for row in rows if row["released_at"] is None and row["retired_at"] is None]
         owned = {row["external_id"] for row in there}
+        kept = {row["idempotency_key"] for row in rows if row["phase"] == Phase.KEPT}
         for found in self.site.ours():
-            if found.external_id in owned:
+            if found.external_id in owned or found.key in kept:
                 continue
             unknown = found.key in self.site.overtaken and found.external_id not in known
             if unknown and not self.scenario.traits.lists:
@@ -261,11 +262,11 @@ class Oracle:
         if len(live) > 1:
             self.object("doubled", f"{workspace_id} has {len(live)} live rows")
         self._judge_intent(workspace_id, calls, rows, live)
-        kept = {row["external_id"] for row in rows if row["phase"] == Phase.KEPT}
+        kept = {row["idempotency_key"] for row in rows if row["phase"] == Phase.KEPT}
         wanted = live[0]["external_id"] if live and live[0]["desired"] == "wanted" else None
         there = [r for r in self.site.ours() if r.workspace_id == workspace_id]
         for found in there:
-            excused = found.key in self.site.overtaken or found.external_id in kept
+            excused = found.key in self.site.overtaken or found.key in kept
             if found.external_id != wanted and not excused:
                 kind = "leaked" if wanted is None else "doubled"
                 self.object(kind, f"{found.external_id} of {workspace_id}, which has {wanted}")
