@@ -98,11 +98,13 @@ class Oracle:
 
     def asked(self, owner: str, tenancy: Tenancy) -> None:
         """One at a time: a row is acted for by whoever has its lease, until it is over."""
-        columns = (t.c.lease_token, t.c.lease_owner, t.c.lease_expires_at)
+        columns = (t.c.lease_token, t.c.lease_owner, t.c.lease_expires_at, t.c.paused)
         (row,) = self._read(sa.select(*columns).where(t.c.id == tenancy.id))
         token, until = self._leases.get(tenancy.id, (0, self.loop.instant))
         if row["lease_owner"] != owner:
             return  # whoever lost its row and does not know it yet
+        if row["paused"]:
+            self.object("called though paused", tenancy.workspace_id)
         self._leases[tenancy.id] = row["lease_token"], row["lease_expires_at"]
         if token in (0, row["lease_token"]) or self.loop.instant >= until:
             return
@@ -110,8 +112,9 @@ class Oracle:
             journal.c.tenancy_id == tenancy.id, journal.c.lease_token == token
         )
         if not self._read(ended):
-            early = f"{tenancy.workspace_id}: {owner} did not wait for the lease"
-            self.object("two at once", early)
+            self.object(
+                "two at once", f"{tenancy.workspace_id}: {owner} did not wait for the lease"
+            )
 
     # -- at the vendor, when it happens ----------------------------------------------------------
 
@@ -179,7 +182,11 @@ class Oracle:
     def _may_wait_for_person(self, row: Mapping[str, Any]) -> bool:
         traits, site = self.scenario.traits, self.site
         worker, told_at = site.told.get(row["idempotency_key"], (None, 0.0))
-        if worker is not None and worker.died_at > told_at + TIME_TO_WRITE and not row["external_id"]:
+        if (
+            worker is not None
+            and worker.died_at > told_at + TIME_TO_WRITE
+            and not row["external_id"]
+        ):
             return False
         refused = row["idempotency_key"] in site.refused_for_good
         match row["reason"]:

@@ -57,7 +57,15 @@ CLASSES = (
 FOREVER = 1500.0
 """Longer than any schedule: keys are remembered until all is settled."""
 
-VENDOR_OUTAGES = ("unavailable", "rate limit", "credential", "lost", "no answer", "error after", "late")
+VENDOR_OUTAGES = (
+    "unavailable",
+    "rate limit",
+    "credential",
+    "lost",
+    "no answer",
+    "error after",
+    "late",
+)
 
 
 def drawn(chance: Random) -> Scenario:
@@ -119,6 +127,23 @@ def calm(traits: Traits) -> Scenario:
         release_least=10,
         meddling=0,
         hands=0,
+    )
+
+
+def traits_of(vendor: tuple[str, bool, bool], *, create_time: float = 0.0) -> Traits:
+    """Give a vendor of one of the `CLASSES`."""
+    _, can_find, repeats = vendor
+    return Traits(
+        can_find=can_find,
+        repeatable=FOREVER if repeats else None,
+        lag=10.0,
+        time_limit=5.0,
+        plain=False,
+        create_time=create_time,
+        release_time=create_time,
+        deadline=None,
+        lists=False,
+        unique_names=False,
     )
 
 

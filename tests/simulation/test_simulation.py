@@ -1,25 +1,33 @@
-"""The promise, over seeded schedules of host calls, crashes, lost leases and outages.
+"""The promise, over seeded schedules of host calls, crashes, lost leases, outages and verbs.
 
 A failing seed prints itself and the command that shows it again.
 """
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from nimble_lifecycle.reconciler import outcome
+from nimble_lifecycle.store import claims
+from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.cli import stores
-from tests.simulation.simulation import simulate
+from tests.simulation.scenario import CLASSES, calm, traits_of
+from tests.simulation.simulation import Verdict, simulate
 from tests.simulation.stores import Stores
+from tests.simulation.wire import RemoteWorkStore
 
 # What a killed process was about to begin is never begun, and its coroutines say so.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
 ROOT = Path(__file__).parents[2]
 
-CHUNK = 40
+CHUNK = 25
 """Seeds of one test; several chunks, so that the processes of pytest share them."""
 
 
@@ -29,29 +37,50 @@ def own() -> Iterator[Stores]:
         yield made
 
 
+def assert_kept(verdict: Verdict, replay: str = "") -> None:
+    assert not verdict.wrong, f"{verdict.wrong}; replay it: {replay or verdict.replay}"
+
+
 @pytest.mark.parametrize(
-    "chunk", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 40))]
+    "chunk", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 24))]
 )
 def test_every_promise_is_kept_whatever_fails(own: Stores, chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        verdict = simulate(seed, own)
-        assert not verdict.wrong, f"{verdict.wrong}; replay it: {verdict.replay}"
+        assert_kept(simulate(seed, own))
 
 
 @pytest.mark.postgres
 def test_every_promise_is_kept_on_postgresql(postgres_url: str) -> None:
-    with_postgres = Stores(postgres_url)
-    try:
-        for seed in range(12):
-            verdict = simulate(seed, with_postgres)
-            assert not verdict.wrong, f"{verdict.wrong}; replay it: {verdict.replay}"
-    finally:
-        with_postgres.close()
+    with stores(postgres_url) as own:
+        for seed in range(8):
+            assert_kept(simulate(seed, own), f"… --seed {seed} --database-url postgresql://…")
+
+
+# -- killed at each await --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("process", ["worker-0.0", "server-0.0"])
+@pytest.mark.parametrize("vendor", CLASSES, ids=lambda vendor: vendor[0])
+@pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_process_may_be_killed_at_any_await(
+    own: Stores, vendor: tuple[str, bool, bool], process: str, every: int
+) -> None:
+    scenario = calm(traits_of(vendor, create_time=4.0))
+    unharmed = simulate(2, own, scenario)
+    assert_kept(unharmed)
+    steps = unharmed.steps[process]
+    assert steps > 100
+    for step in range(1, steps, every):
+        verdict = simulate(2, own, scenario, doom=(process, step))
+        assert_kept(verdict, f"{process} killed after its step {step}")
+
+
+# -- the same seed, the same world -----------------------------------------------------------------
 
 
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     def traces(hash_seed: str) -> bytes:
-        command = [sys.executable, "-m", "tests.simulation", "--seeds", "12", "--jobs", "1"]
+        command = [sys.executable, "-m", "tests.simulation", "--seeds", "8", "--jobs", "1"]
         done = subprocess.run(
             [*command, "--digest"],
             cwd=ROOT,
@@ -62,10 +91,73 @@ def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
         )
         return done.stdout
 
-    assert traces("1") == traces("2")
+    first = traces("1")
+    assert first == traces("2")
+    assert first.count(b"\n") > 8
 
 
-def test_the_order_of_seeds_makes_no_difference(own: Stores) -> None:
+def test_what_was_simulated_before_makes_no_difference(own: Stores) -> None:
     first = {seed: simulate(seed, own).trace for seed in (5, 6, 7)}
     again = {seed: simulate(seed, own).trace for seed in (7, 6, 5)}
     assert first == again
+
+
+# -- it notices ------------------------------------------------------------------------------------
+
+
+def believe_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    believed = outcome._not_found
+    hasty = {"lease": 0.0, "lag": 0.0}
+    monkeypatch.setattr(
+        outcome,
+        "_not_found",
+        lambda row: believed(replace(row, policy=replace(row.policy, **hasty))),
+    )
+
+
+def take_unknown_for_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "_unknown_create", outcome._not_applied)
+
+
+def ignore_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_grace_end", lambda now, seen: seen)
+
+
+def remove_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = RemoteWorkStore.settle
+
+    def unfenced(self: RemoteWorkStore, batch: Any, *, actor: str) -> Any:
+        tokens = self.reading(
+            self.clock.monotonic() + 30.0,
+            lambda at: dict(at.execute(sa.select(t.c.id, t.c.lease_token)).tuples().all()),
+        )
+        return settle(self, [replace(s, token=tokens[s.id]) for s in batch], actor=actor)
+
+    monkeypatch.setattr(RemoteWorkStore, "settle", unfenced)
+
+
+def call_before_the_write_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "CREATING", ())
+
+
+@pytest.mark.parametrize(
+    ("breaks", "notices"),
+    [
+        (take_unknown_for_not_applied, {"doubled", "leaked"}),
+        (ignore_the_grace, {"lost"}),
+        (call_before_the_write_ahead, {"no write-ahead"}),
+        pytest.param(remove_the_fence, {"two at once", "undone"}, marks=pytest.mark.slow),
+        pytest.param(believe_at_once, {"doubled", "leaked"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_broken_product_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    notices: set[str],
+) -> None:
+    breaks(monkeypatch)
+    with stores(None) as own:  # its statements are built anew
+        verdicts = (simulate(seed, own) for seed in range(150))
+        broken = next(verdict for verdict in verdicts if verdict.wrong)
+    assert notices & set(broken.figures), broken.wrong
+    assert broken.replay == f"python -m tests.simulation --seed {broken.seed}"

@@ -176,4 +176,5 @@ def real_rig(database_url: str) -> Iterator[Rig]:
 def owners_rig(halves) -> Iterator[Rig]:
     """Both halves on a PostgreSQL database on which two roles have rights."""
     with closing(Rig(halves.owner)) as rig:
+        rig.work.enter(KIND)
         yield rig
