@@ -9,7 +9,7 @@ import psycopg
 from chaos.disks import Disk
 from chaos.processes.jumping import Jumps
 from chaos.proxy import Proxy
-from chaos.scene import Scene, Worker, port_of, through
+from chaos.scene import Scene, Worker, port_of, through, until
 from chaos.schedule import Act
 from chaos.wire import Server
 from clusters import Cluster
@@ -86,7 +86,7 @@ class Trouble:
         for network in self._networks.values():
             network.behave()
         if self._jumps is not None:
-            self._jumps.to(HOUR)
+            until("the clock is put", lambda: self._put(HOUR))
 
     def _worker(self, what: str, worker: Worker) -> End:
         signals = {
@@ -135,8 +135,11 @@ class Trouble:
         if self._stopped == 0 and isinstance(self._at, Cluster):
             self._at.start()
 
-    def _put(self, seconds: float) -> None:
-        """Move the clock, unless the database is away."""
+    def _put(self, seconds: float) -> bool:
+        """Move the clock, unless the database is away; say whether it was there."""
         assert self._jumps is not None
-        with suppress(StoreError):
+        try:
             self._jumps.to(seconds)
+        except StoreError:
+            return False
+        return True
