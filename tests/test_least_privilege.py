@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from fastmcp import Client, FastMCP
 from pydantic import BaseModel
+from waiting import PATIENCE
 
 from nimble_lifecycle import Lifecycle, Tenancy
 from nimble_lifecycle.errors import StoreUnavailable
@@ -56,7 +57,7 @@ class Halves:
         """Run a worker until it is idle."""
         stored, plain = Threads(4, "test-store"), Threads(4, "test-vendor")
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 worker = Worker(self.vendor, self.store, LIMITS, database=stored, threads=plain)
                 await worker.run(until_idle=True)
         finally:
@@ -72,11 +73,11 @@ class Halves:
         return [row["action"] for row in self.rows(sa.select(journal).order_by(journal.c.id))]
 
     def rows(self, select: "sa.Select[tuple[object, ...]]") -> list[sa.RowMapping]:
-        until = self.store.clock.monotonic() + 5.0
+        until = self.store.clock.monotonic() + PATIENCE
         return self.store.reading(until, lambda at: list(at.execute(select).mappings()))
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not holds():
                 await asyncio.sleep(0.02)
 

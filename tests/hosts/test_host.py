@@ -13,6 +13,7 @@ from fastmcp.server.dependencies import get_access_token, get_http_headers
 from fastmcp.tools import Tool, ToolResult
 from mcp.server import MCPServer
 from mcp_types import ToolListChangedNotification
+from waiting import PATIENCE
 
 from nimble_lifecycle.errors import EraNotSpoken, NotConnected
 from nimble_lifecycle.protocol import LIFECYCLE_ID, Reason
@@ -68,7 +69,7 @@ async def test_the_two_calls_of_an_install_are_there_at_the_same_time():
     both = asyncio.Barrier(2)
 
     async def answer(arguments):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await both.wait()
         return "met"
 
@@ -136,7 +137,7 @@ async def test_notifications_of_a_changed_list_are_counted():
 
     async with Host(server, generation="A", era="2025-11-25", block=BLOCK) as host:
         await host.resume()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not host.list_changes:
                 await asyncio.sleep(0.01)
 
@@ -226,7 +227,7 @@ async def test_a_call_that_is_broken_off_is_cancelled_at_the_server(how, era):
     async with by_block(handwritten(answer)[0], era=era) as host:
         with host.misbehaving(how, after=0.5):
             assert (await host.resume()).is_error
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await ended.wait()
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
+from waiting import PATIENCE
 
 from nimble_lifecycle.errors import ForeignDatabase
 from nimble_lifecycle.store.deployment import Deployment
@@ -78,4 +79,4 @@ async def test_a_worker_ends_when_the_database_under_it_is_another_ones(fleet) -
 
 
 def soon(fleet) -> float:
-    return fleet.store.clock.monotonic() + 10.0
+    return fleet.store.clock.monotonic() + PATIENCE

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from waiting import PATIENCE
+
 from nimble_lifecycle.store.models import sighting, tenancy
 from nimble_lifecycle.testing import MemoryVendor
 
@@ -49,7 +51,7 @@ def test_two_answers_within_the_vendors_lag_prove_nothing(fleet: MakeFleet) -> N
         running = asyncio.ensure_future(worker.run())
         while updates < 3:
             await asyncio.sleep(0.01)
-            updates = sum(f.store.reading(f.store.clock.monotonic() + 10, _attempts))
+            updates = sum(f.store.reading(f.store.clock.monotonic() + PATIENCE, _attempts))
         worker.stop()
         await running
 
@@ -57,7 +59,8 @@ def test_two_answers_within_the_vendors_lag_prove_nothing(fleet: MakeFleet) -> N
     row = f.row()
     assert (row["phase"], row["retired_at"], f.world.created) == ("ready", None, 1)
     seen = f.store.reading(
-        f.store.clock.monotonic() + 10, lambda at: at.execute(sighting.select()).mappings().all()
+        f.store.clock.monotonic() + PATIENCE,
+        lambda at: at.execute(sighting.select()).mappings().all(),
     )
     assert [each["strikes"] for each in seen] == [1]
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
+from waiting import PATIENCE
 
 from nimble_lifecycle.errors import CredentialError
 from nimble_lifecycle.protocol import Tenancy
@@ -421,7 +422,7 @@ def test_a_slot_that_is_lost_for_ever_does_not_keep_suspects_waiting(
         f.ready("suspect")
         change = "UPDATE nimble_tenancy SET lease_expires_at = first_seen_at WHERE phase <> 'ready'"
         f.store.writing(
-            f.store.clock.monotonic() + 10, lambda at: at.exec_driver_sql(change).close()
+            f.store.clock.monotonic() + PATIENCE, lambda at: at.exec_driver_sql(change).close()
         )
         while f.phases() != {"ready": 2}:
             await asyncio.sleep(0.01)

@@ -154,7 +154,7 @@ def test_a_row_that_kills_its_worker_is_quarantined_after_three_and_harms_no_oth
     ended = -signal.SIGKILL
     while ended == -signal.SIGKILL:
         with scene.worker("Killer", "--exit-when-idle", concurrency=10) as process:
-            ended = process.wait(timeout=60)
+            ended = process.wait(timeout=PATIENCE)
         killed += ended == -signal.SIGKILL
     assert (ended, killed) == (0, 3)
     assert scene.phases() == {"ready": 9, "stalled": 1}

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from waiting import PATIENCE
 
 from nimble_lifecycle.errors import NameConflict, PermanentError, UnknownOutcome, VerbRefused
 from nimble_lifecycle.protocol import Reason, Workspace
@@ -87,7 +88,7 @@ def converge(f: Any, clock: ManualClock) -> None:
 
 def change(f: Any, **columns: object) -> None:
     statement = sa.update(tenancy).values(**columns)
-    f.store.writing(f.store.clock.monotonic() + 5, lambda at: at.execute(statement).close())
+    f.store.writing(f.store.clock.monotonic() + PATIENCE, lambda at: at.execute(statement).close())
 
 
 # -- what settles a row, and what is at the vendor then --------------------------------------------
@@ -421,7 +422,7 @@ class Command:
         self._capsys = capsys
 
     def install(self, *names: str, tenant: str = "") -> list[str]:
-        until = self.host.clock.monotonic() + 10
+        until = self.host.clock.monotonic() + PATIENCE
         return [
             str(
                 self.host.ready(
@@ -444,16 +445,16 @@ class Command:
 
     def journal(self) -> list[sa.RowMapping]:
         select = sa.select(journal).order_by(journal.c.id)
-        until = self.store.clock.monotonic() + 5
+        until = self.store.clock.monotonic() + PATIENCE
         return self.store.reading(until, lambda at: list(at.execute(select).mappings()))
 
     def host_now(self) -> object:
-        until = self.store.clock.monotonic() + 5
+        until = self.store.clock.monotonic() + PATIENCE
         select = sa.select(self.store.clock.now())
         return self.store.reading(until, lambda at: at.execute(select).scalar_one())
 
     def change(self, table: sa.Table, **columns: object) -> None:
-        until = self.store.clock.monotonic() + 5
+        until = self.store.clock.monotonic() + PATIENCE
         update = sa.update(table).values(**columns)
         self.store.writing(until, lambda at: at.execute(update).close())
 

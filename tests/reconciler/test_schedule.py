@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from waiting import PATIENCE
 
 from nimble_lifecycle.reconciler.cases import Wishes
 from nimble_lifecycle.reconciler.schedule import CONFIRM, Schedule
@@ -68,7 +69,7 @@ async def scheduled(fleet: Any, *, first: float = 0.0, name: str = "me") -> Asyn
     fleet.clock.slept.clear()
     task = asyncio.create_task(Schedule(sweep, EVERY, first).run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             yield
     finally:
         task.cancel()
@@ -132,7 +133,7 @@ async def test_a_sweep_that_fails_does_not_end_the_schedule(
     fleet: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def turn(change: str) -> None:
-        until_then = fleet.clock.monotonic() + 5
+        until_then = fleet.clock.monotonic() + PATIENCE
         fleet.store.writing(until_then, lambda at: at.execute(sa.text(change)).close())
 
     turn("ALTER TABLE nimble_sighting RENAME TO away")
@@ -173,7 +174,7 @@ async def test_a_worker_sweeps_while_its_adapter_is_open_and_stops_with_it(
     worker = Worker(
         fleet.vendor, fleet.store, fleet.limits, database=stored, threads=plain, beside=[beside]
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await worker.run()
     stored.close()
     plain.close()

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
+from waiting import LOOK, PATIENCE
 
 from nimble_lifecycle.errors import CredentialError, SweepBusy, UnknownOutcome
 from nimble_lifecycle.protocol import Reason, Workspace
@@ -64,7 +65,7 @@ class Rig:
         ports = Ports(clock=self.clock, database=database, threads=lists)
         sweep = Sweep(self.fleet.vendor, self.store, Wishes(**wishes), ports)  # type: ignore[arg-type]
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 return await sweep.run(dry_run=dry_run, only_drift=only_drift)
         finally:
             self.world.thaw()
@@ -452,20 +453,23 @@ async def test_a_list_that_hangs_is_given_up(sqlite_fleet: MakeFleet, vendor: Ve
 async def test_a_list_may_be_long_and_slow_as_long_as_something_comes(
     sqlite_fleet: MakeFleet,
 ) -> None:
+    clock = ManualClock()
+
     async def slow(found: Iterable[object]) -> AsyncIterator[object]:
         for each in found:
-            await asyncio.sleep(0.02)
+            clock.advance(400)
+            await asyncio.sleep(LOOK)  # whoever watches may look
             yield each
 
     class Slow(Lists):
-        time_limit = timedelta(seconds=0.5)
+        time_limit = timedelta(seconds=600)
         lag = timedelta(0)
 
-    rig = Rig(sqlite_fleet(Slow(slow)))
-    for _ in range(60):
+    rig = Rig(sqlite_fleet(Slow(slow), clock=clock))
+    for _ in range(20):
         rig.world.add("x", owner="another")
     report = await rig.sweep()
-    assert (report.complete, report.inventory and report.inventory.foreign) == (True, 60)
+    assert (report.complete, report.inventory and report.inventory.foreign) == (True, 20)
 
 
 async def test_while_the_vendor_is_paused_it_is_not_asked(rig: Rig) -> None:
@@ -599,7 +603,7 @@ async def test_what_a_row_may_still_find_by_itself_is_left_to_it(rig: Rig, phase
         .where(tenancy.c.workspace_id == "a")
         .values(external_id=None, phase=phase, created_at=None)
     )
-    until = rig.clock.monotonic() + 5
+    until = rig.clock.monotonic() + PATIENCE
     rig.fleet.store.writing(until, lambda at: at.execute(change).close())
     for _ in range(3):
         assert (await rig.sweep(release_orphans=True)).findings == []
@@ -620,7 +624,7 @@ async def test_another_kinds_resources_in_one_account_are_left_alone(
     await other.work()
     (over,) = [made for made in world.resources.values() if made.workspace_id == "c"]
     clock.advance(1)
-    other.host.removing(Workspace("c"), "other", until=clock.monotonic() + 10)
+    other.host.removing(Workspace("c"), "other", until=clock.monotonic() + PATIENCE)
     await other.work()
     world.resources[over.external_id] = over  # which the other kind's sweep is to find
     for name, made in list(world.resources.items()):
@@ -788,7 +792,7 @@ async def test_a_tenancy_used_again_in_the_grace_of_a_sweep_is_not_released(rig:
         await rig.sweep(release_stale_after=30 * DAY)
         rig.clock.advance(HOUR)
     await rig.fleet.work()
-    until = rig.clock.monotonic() + 5
+    until = rig.clock.monotonic() + PATIENCE
     rig.fleet.host.ready(Workspace("a"), "memory", Reason.RESUME, {}, until=until)
     rig.clock.advance(2 * DAY)
     await rig.fleet.work()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import sqlalchemy as sa
+from waiting import PATIENCE
 
 from nimble_lifecycle.errors import ForeignDatabase, StoreError, VerbRefused
 from nimble_lifecycle.protocol import Phase, Workspace
@@ -55,12 +56,12 @@ def entered(store: WorkStore, name: str | None = None) -> Deployment:
 
 def known(store: WorkStore) -> sa.Row[tuple[object, ...]]:
     columns = (deployment.c.owner_id, deployment.c.fingerprint, deployment.c.deployment)
-    until = store.clock.monotonic() + 5.0
+    until = store.clock.monotonic() + PATIENCE
     return store.reading(until, lambda at: at.execute(sa.select(*columns)).one())
 
 
 def run(store: WorkStore, statement: sa.Executable) -> None:
-    until = store.clock.monotonic() + 5.0
+    until = store.clock.monotonic() + PATIENCE
     store.writing(until, lambda at: at.execute(statement).close())
 
 
@@ -363,7 +364,7 @@ def test_a_slip_of_the_name_takes_no_row_from_an_idle_worker(halves, stores) -> 
     listener = Listener(store, worker.set)
     listener.start()
     assert worker.wait(10)
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + PATIENCE
     while (refusal := refusal_of_a_copy(store)) is None:  # it is heard before it listens
         assert time.monotonic() < ends, "the listening session was not seen"
     assert "a worker is at work" in refusal

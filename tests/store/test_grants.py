@@ -7,6 +7,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg import sql
+from waiting import PATIENCE
 
 from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.protocol import Reason, Workspace
@@ -33,7 +34,7 @@ def role(url: str) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
 def server(halves) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
     """Give the server's role, on a database with one row."""
     with closing(IntentStore(halves.server)) as store:
-        until = store.clock.monotonic() + 5.0
+        until = store.clock.monotonic() + PATIENCE
         store.ready(Workspace("ws_1"), "acme", Reason.INSTALL, {}, until=until)
     with role(halves.server) as connection:
         yield connection
@@ -189,7 +190,7 @@ def test_a_schema_of_ones_own_works_too(halves) -> None:
             store.migrate()
         owner.execute(grants(server_role=names[0], worker_role=names[1], schema="theirs"))
     with closing(IntentStore(halves.server + there)) as intents:
-        until = intents.clock.monotonic() + 5.0
+        until = intents.clock.monotonic() + PATIENCE
         intents.ready(Workspace("ws_there"), "acme", Reason.INSTALL, {}, until=until)
     with closing(WorkStore(halves.worker + there)) as work:
         assert [row["workspace_id"] for row in work.status()] == ["ws_there"]
