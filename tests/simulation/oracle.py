@@ -167,7 +167,8 @@ class Oracle:
         renewed = [c for c in calls if c.event is Event.READY and c.recorded and c.ended <= begun]
         since = max((call.sent for call in renewed), default=0.0)
         latest = begun - self.scenario.grace + 0.01
-        asked = [c for c in calls if c.event is Event.REMOVING and c.sent <= latest]
+        every = self.calls[row["workspace_id"]]  # an operator's release keeps the grace of a host's
+        asked = [c for c in every if c.event is Event.REMOVING and c.sent <= latest]
         return any(call.ended >= since for call in asked)
 
     # -- a person --------------------------------------------------------------------------------
