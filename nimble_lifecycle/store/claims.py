@@ -258,7 +258,8 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     probing = sa.bindparam("its_probing", type_=sa.Boolean())
     at = sa.func.coalesce(look_at, now).label("at")
     key = sa.select(deployment.c.owner_id).scalar_subquery() + "-" + base32(t.c.id)
-    needed = (at, key.label("key"), first.label("first"), asked.label("asked"))
+    since = t.c.generation_at.label("since")
+    needed = (at, since, key.label("key"), first.label("first"), asked.label("asked"))
     rows = judged(now, room, *needed)
     free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
     if only:
@@ -285,7 +286,7 @@ def _granted(now: Moment, *, only: bool) -> sa.CTE:
     begins = sa.and_(is_verdict(verdict, Verdict.CREATE), awaited.c.first)
     ends = sa.and_(is_verdict(verdict, Verdict.RELEASE), awaited.c.asked)
     nth = sa.func.row_number().over(
-        partition_by=(begins, ends), order_by=(awaited.c.at, awaited.c.id)
+        partition_by=(begins, ends), order_by=(awaited.c.at, awaited.c.since, awaited.c.id)
     )
     ranked = sa.select(*awaited.c, begins.label("begins"), ends.label("ends"), nth.label("nth"))
     each = ranked.cte("ranked")

@@ -276,7 +276,7 @@ def test_a_row_taken_from_its_worker_is_no_suspect(rig, operator: OperatorStore)
 def test_a_busy_row_stays_busy_until_its_call_must_have_ended(rig, operator) -> None:
     rig.ready()
     operator.release(rig.claim_one().tenancy.id, ME)
-    assert rig.work.busy("acme", within=0.0)
+    assert rig.busy(within=0.0)
     rig.clock.advance(31)
     rig.claim()
 
@@ -661,7 +661,7 @@ def test_a_paused_kind_or_fleet_claims_nothing_until_it_is_resumed(rig, operator
     rig.ready()
     operator.pause_kind(kind, ME)
     assert rig.claim() == []
-    assert not rig.work.busy("acme", within=10.0), "waiting for a person is being idle"
+    assert not rig.busy(within=10.0), "waiting for a person is being idle"
     with pytest.raises(VerbRefused, match="paused already"):
         operator.pause_kind(kind, ME)
     operator.resume_kind(kind, ME)
