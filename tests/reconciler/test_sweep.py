@@ -457,12 +457,12 @@ async def test_a_list_may_be_long_and_slow_as_long_as_something_comes(
 
     async def slow(found: Iterable[object]) -> AsyncIterator[object]:
         for each in found:
-            clock.advance(400)
+            clock.advance(0.3)
             await asyncio.sleep(LOOK)  # whoever watches may look
             yield each
 
     class Slow(Lists):
-        time_limit = timedelta(seconds=600)
+        time_limit = timedelta(seconds=0.5)
         lag = timedelta(0)
 
     rig = Rig(sqlite_fleet(Slow(slow), clock=clock))
