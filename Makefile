@@ -30,7 +30,7 @@ test: lint
 
 test-slow: $(STAMP)
 	@echo "==> pytest: the slow tests"
-	@$(RUN) pytest -m slow
+	@$(RUN) pytest -n 2 -m slow
 
 test-all:
 	@$(MAKE) --no-print-directory test
