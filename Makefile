@@ -10,6 +10,9 @@ CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 # ensurepip before python3-venv is installed.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
+# `make chaos` simulates this many worlds before it breaks real ones.
+SIMULATED_SEEDS := 2000
+
 .PHONY: help demo test test-slow test-all chaos lint clean
 
 help:
@@ -37,6 +40,7 @@ test-all:
 	@$(MAKE) --no-print-directory test-slow
 
 chaos: $(STAMP)
+	@$(RUN) tests.simulation --seeds $(SIMULATED_SEEDS)
 	@$(RUN) pytest -q -s tests/chaos/long_run.py
 
 lint: $(STAMP)

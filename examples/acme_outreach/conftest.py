@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from acme_process import Acme, serving
@@ -21,6 +22,13 @@ def slower_acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Acme]:
     """Run a service that provisions when a test says so."""
     database = tmp_path_factory.mktemp("acme") / "acme.db"
     with serving(database, ACME_PROVISIONING_SECONDS="3600") as acme:
+        yield acme
+
+
+@pytest.fixture
+def steady_acme(tmp_path: Path) -> Iterator[Acme]:
+    """Run a service that takes its time to provision, and comes to an end by itself."""
+    with serving(tmp_path / "acme.db", ACME_PROVISIONING_SECONDS="0.5") as acme:
         yield acme
 
 

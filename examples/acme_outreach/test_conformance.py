@@ -32,12 +32,12 @@ class PromptVendor(AcmeVendor):
 
 
 def test_the_adapter_passes_every_check(
-    slow_acme: Acme, environment: pytest.MonkeyPatch, keys: Path
+    steady_acme: Acme, environment: pytest.MonkeyPatch, keys: Path
 ) -> None:
-    environment.setenv("ACME_URL", slow_acme.url)
+    environment.setenv("ACME_URL", steady_acme.url)
     headers = {"Idempotency-Key": "somebody's"}
     body = {"name": "theirs", "owner": "somebody", "reference": "somebody's"}
-    slow_acme.admin.post("/tenancies", json=body, headers=headers).raise_for_status()
+    steady_acme.admin.post("/tenancies", json=body, headers=headers).raise_for_status()
     report = asyncio.run(
         check_vendor(
             PromptVendor(),
@@ -48,7 +48,7 @@ def test_the_adapter_passes_every_check(
     )
     assert [str(each) for each in report.checks if each.verdict is not Verdict.OK] == []
     assert report.ok
-    assert [shown["name"] for shown in slow_acme.tenancies()] == ["theirs"]
+    assert [shown["name"] for shown in steady_acme.tenancies()] == ["theirs"]
     assert list(keys.iterdir()) == []
 
 
