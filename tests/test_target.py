@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "raises.py": "raise RuntimeError('first\\nsecond')",
         "silent.py": "raise ValueError",
         "exits.py": "import sys; sys.exit('bye')",
-        "broken.py": "def",
+        "no_python.py": "def",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def test_a_file_elsewhere_finds_its_neighbours(folder: Path) -> None:
         ("raises:x", "cannot import raises: RuntimeError: first second"),
         ("silent.py:x", "cannot import silent.py: ValueError"),
         ("exits.py:x", "cannot import exits.py: SystemExit: bye"),
-        ("broken:x", "cannot import broken: SyntaxError"),
+        ("no_python:x", "cannot import no_python: SyntaxError"),
         ("thing:Outer.other", "thing has no attribute 'Outer.other'"),
         ("thing:odd.broken", "thing cannot give 'odd.broken': ValueError: not now"),
     ],

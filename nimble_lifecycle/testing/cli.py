@@ -266,16 +266,17 @@ async def _watched(
                 _say(line)
 
         with watchdog:
-            _cancel_on_sigterm()
+            _cancel_on_signals()
             return await check(progress=progress)
 
 
-def _cancel_on_sigterm() -> None:
-    """End as on an interrupt: what was made is removed first."""
+def _cancel_on_signals() -> None:
+    """Let what was made be removed first, also where a shell started us with SIGINT ignored."""
     task = asyncio.current_task()
     if task is not None:
         with suppress(NotImplementedError):  # Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 class _Watchdog:
