@@ -29,7 +29,7 @@ demo: $(STAMP)
 
 test: lint
 	@echo "==> pytest: everything but the slow tests"
-	@$(RUN) pytest -n 2 -m "not slow"
+	@$(RUN) pytest -n 2 -m "not slow and not chaos"
 
 test-slow: $(STAMP)
 	@echo "==> pytest: the slow tests"
@@ -41,6 +41,7 @@ test-all:
 
 chaos: $(STAMP)
 	@$(RUN) tests.simulation --seeds $(SIMULATED_SEEDS)
+	@$(RUN) pytest -q -m chaos tests
 	@$(RUN) pytest -q -s tests/chaos/long_run.py
 
 lint: $(STAMP)

@@ -63,7 +63,7 @@ def test_a_postgresql_that_is_stopped_and_started_loses_nothing_and_doubles_noth
     assert scene.books.made_twice() == []
 
 
-@pytest.mark.parametrize("adapter", ["Acme", pytest.param("Marked", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("adapter", ["Acme", pytest.param("Marked", marks=pytest.mark.chaos)])
 def test_jumps_of_the_databases_clock_lose_nothing_and_leave_nothing_doubled(
     make_scene: Callable[..., Scene], database_url: str, adapter: str
 ) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from chaos.scene import Scene, until
 
-SLOW = pytest.mark.slow
+CHAOS = pytest.mark.chaos
 
 STEPS = ("create", "find", "poll", "update", "release")
 DEATHS = {
@@ -43,9 +43,9 @@ def ask_for(scene: Scene, step: str) -> None:
     ("database", "point"),
     [
         pytest.param("postgres", "applied", marks=pytest.mark.postgres),
-        *(pytest.param("sqlite", point, marks=SLOW) for point in DEATHS),
+        *(pytest.param("sqlite", point, marks=CHAOS) for point in DEATHS),
         *(
-            pytest.param("postgres", point, marks=[SLOW, pytest.mark.postgres])
+            pytest.param("postgres", point, marks=[CHAOS, pytest.mark.postgres])
             for point in DEATHS
             if point != "applied"
         ),
@@ -66,7 +66,7 @@ def test_a_worker_killed_at_a_named_point_of_any_step_leaves_exactly_one_resourc
     assert scene.books.made_twice() == []
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_killed_create_under_a_key_the_vendor_remembers_is_repeated(scene: Scene) -> None:
     for number, point in enumerate(DEATHS):
         scene.host.ready(f"ws-{number}")
@@ -78,7 +78,7 @@ def test_a_killed_create_under_a_key_the_vendor_remembers_is_repeated(scene: Sce
 
 @pytest.mark.parametrize(
     ("workers", "kills", "workspaces"),
-    [(2, 3, 24), pytest.param(4, 16, 96, marks=pytest.mark.slow)],
+    [(2, 3, 24), pytest.param(4, 16, 96, marks=pytest.mark.chaos)],
 )
 def test_workers_killed_at_random_leave_exactly_one_resource_for_each_workspace(
     scene: Scene, workers: int, kills: int, workspaces: int

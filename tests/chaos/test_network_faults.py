@@ -116,7 +116,7 @@ def test_nothing_is_lost_or_doubled_where_the_network_to_the_vendor(
     go_through(*to_acme, fault)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_create_that_the_network_held_back_is_waited_for_and_not_made_again(
     sqlite_scene: Scene,
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_create_that_the_network_held_back_is_waited_for_and_not_made_again(
     assert scene.books.made_twice() == []
 
 
-@pytest.mark.parametrize("adapter", ["Acme", pytest.param("Keyed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("adapter", ["Acme", pytest.param("Keyed", marks=pytest.mark.chaos)])
 def test_requests_that_reach_the_vendor_later_than_any_lease_double_nothing_under_one_key(
     sqlite_scene: Scene, adapter: str
 ) -> None:

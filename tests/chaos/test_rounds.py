@@ -11,14 +11,14 @@ from clusters import Cluster
 SECONDS = 12.0
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_round_of_chaos_on_postgresql_ends_as_promised(cluster: Cluster, tmp_path: Path) -> None:
     plan = Plan("1", SECONDS, "postgresql", "Marked", workers=2)
     figures = play(plan, cluster.url, cluster, tmp_path)
     assert figures.wrong == {}
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_round_of_chaos_on_sqlite_ends_as_promised(sqlite_template: Path, tmp_path: Path) -> None:
     plan = Plan("1", SECONDS, "sqlite", "Acme", workers=2)
     with small_disk(tmp_path / "disk") as disk:

@@ -36,7 +36,7 @@ def test_a_worker_told_to_stop_leaves_long_calls_behind_and_they_are_looked_up(
     assert scene.books.made() == 1
 
 
-@pytest.mark.parametrize("adapter", ["Marked", pytest.param("Plain", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("adapter", ["Marked", pytest.param("Plain", marks=pytest.mark.chaos)])
 def test_what_a_suspended_worker_still_creates_is_released_where_another_made_one(
     sqlite_scene: Scene, adapter: str
 ) -> None:

@@ -114,7 +114,7 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
 
 @pytest.mark.parametrize(
     ("kills", "rows"),
-    [(3, 45), pytest.param(20, 200, marks=pytest.mark.slow)],
+    [(3, 45), pytest.param(20, 200, marks=pytest.mark.chaos)],
 )
 def test_killed_workers_leave_exactly_one_resource_for_each_workspace(
     scene: Scene, kills: int, rows: int
