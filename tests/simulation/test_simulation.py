@@ -42,7 +42,7 @@ def assert_kept(verdict: Verdict, replay: str = "") -> None:
 
 
 @pytest.mark.parametrize(
-    "chunk", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 24))]
+    "chunk", [*range(4), *(pytest.param(n, marks=pytest.mark.chaos) for n in range(4, 24))]
 )
 def test_every_promise_is_kept_whatever_fails(own: Stores, chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
