@@ -146,8 +146,8 @@ def call_before_the_write_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
         (take_unknown_for_not_applied, {"doubled", "leaked"}),
         (ignore_the_grace, {"lost"}),
         (call_before_the_write_ahead, {"no write-ahead"}),
-        pytest.param(remove_the_fence, {"two at once", "undone"}, marks=pytest.mark.slow),
-        pytest.param(believe_at_once, {"doubled", "leaked"}, marks=pytest.mark.slow),
+        pytest.param(remove_the_fence, {"two at once", "undone"}, marks=pytest.mark.chaos),
+        pytest.param(believe_at_once, {"doubled", "leaked"}, marks=pytest.mark.chaos),
     ],
 )
 def test_a_broken_product_is_noticed(
