@@ -40,7 +40,8 @@ def print_summary(rows: Sequence[ShownRow], *, as_json: bool) -> None:
 def print_table(rows: Sequence[ShownRow], location: str) -> None:
     """Print one line or more for each row."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    table = Table(title=Text(safe(location)), title_justify="left", box=None)
+    console.print(Text(safe(location)), soft_wrap=True)
+    table = Table(box=None)
     for column in ("workspace", "kind", "phase", "reason", "external id", "due", "why"):
         table.add_column(column, overflow="fold")
     for row in rows:

@@ -337,7 +337,7 @@ def print_table(report: Report) -> None:
         table.add_row(each.check, verdict, Text(safe(each.words)))
     console.print(table)
     for left in report.left_behind:
-        console.print(Text(safe(f"left behind, remove it by hand: {left}")))
+        console.print(Text(safe(f"left behind, remove it by hand: {left}")), soft_wrap=True)
 
 
 def _print_seen(report: "ServerReport") -> None:
@@ -345,7 +345,8 @@ def _print_seen(report: "ServerReport") -> None:
     from nimble_lifecycle.testing.servers import CHECKS  # noqa: PLC0415  # loads FastMCP
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    table = Table(title=Text(safe(report.target)), title_justify="left", box=None)
+    console.print(Text(safe(report.target)), soft_wrap=True)
+    table = Table(box=None)
     table.add_column("")
     for seen in report.seen:
         table.add_column(seen.label, overflow="fold")
@@ -358,9 +359,9 @@ def _print_seen(report: "ServerReport") -> None:
     console.print(table)
     for check, labels in report.words().items():
         line = f"{check.check}, {check.verdict} ({', '.join(labels)}): {check.words}"
-        console.print(Text(safe(line), style=_STYLES[check.verdict]))
+        console.print(Text(safe(line), style=_STYLES[check.verdict]), soft_wrap=True)
     for notice in dict.fromkeys(seen.notice for seen in report.seen if seen.notice):
-        console.print(Text(safe(f"people see: {notice}")))
+        console.print(Text(safe(f"people see: {notice}")), soft_wrap=True)
 
 
 def _failed(text: str, code: int) -> int:

@@ -47,6 +47,7 @@ class Fleet:
     def __post_init__(self) -> None:
         self.host = IntentStore(self.url, clock=self.clock)
         self.store = WorkStore(self.store_url or self.url, clock=self.clock)
+        self._running: tuple[Worker, asyncio.AbstractEventLoop] | None = None
 
     @property
     def world(self) -> World:
@@ -56,15 +57,24 @@ class Fleet:
         for name in names:
             until = self.host.clock.monotonic() + PATIENCE
             self.host.ready(Workspace(name), kind, Reason.RESUME, params, until=until)
+        self._wake()
 
     def removing(self, *names: str) -> None:
         for name in names:
             self.host.removing(
                 Workspace(name), "memory", until=self.host.clock.monotonic() + PATIENCE
             )
+        self._wake()
 
     def use(self, name: str) -> None:
         self.host.touch(Workspace(name), "memory", until=self.host.clock.monotonic() + PATIENCE)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Tell the worker, as a wake-up would: on the test's own clock it would not look again."""
+        if self._running is not None:
+            worker, loop = self._running
+            loop.call_soon_threadsafe(worker.wake)
 
     def rows(self) -> list[sa.RowMapping]:
         """Give every row as it is stored, oldest life first."""
@@ -129,10 +139,12 @@ class Fleet:
         worker = Worker(
             self.vendor, self.store, self.limits, database=database or stored, threads=plain
         )
+        before, self._running = self._running, (worker, asyncio.get_running_loop())
         try:
             async with asyncio.timeout(PATIENCE):
                 await use(worker)  # type: ignore[misc]  # an awaitable
         finally:
+            self._running = before
             self.world.thaw()
             stored.close()
             plain.close()
