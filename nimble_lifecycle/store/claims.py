@@ -54,10 +54,12 @@ from nimble_lifecycle.store.verdicts import (
     is_open,
     is_remembered,
     is_verdict,
+    looked_up,
     new_params,
     reclaimed,
     rescued,
     started,
+    suspect,
     unsettled,
     unsure,
     verdict_of,
@@ -168,7 +170,7 @@ def claim_values(
 def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.Executable:
     """Build the claim; it returns every row it took, those without a call with no lease owner.
 
-    With `only` it is about one row, whoever left it behind; else about those nobody did. `gated`
+    With `only` it is about one row, whoever left it behind; else about all but suspects. `gated`
     (PostgreSQL): of two claims at once that count before they act, one counts again next time.
     SQLite has but one at a time, and keeps the rate by `spend_statement`.
     """
@@ -253,7 +255,7 @@ def judged(now: Moment, room: Room, *more: Expression) -> "sa.Select[*tuple[Any,
 def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     """Select the rows to look at, locked, each with what the claim makes of it.
 
-    A row whose last owner did not settle it is a suspect, and taken by itself only.
+    A suspect is taken by itself only.
     """
     probing = sa.bindparam("its_probing", type_=sa.Boolean())
     at = sa.func.coalesce(look_at, now).label("at")
@@ -267,7 +269,7 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     else:
         # What is held stays as it is, and must not stand in the way of the others.
         held = is_held(now, rows.selected_columns.grace_end <= now, room)
-        rows = rows.where(look_at <= now, free, sa.not_(sa.or_(reclaimed, held)))
+        rows = rows.where(look_at <= now, free, sa.not_(sa.or_(suspect, held)))
     limit = sa.bindparam("its_limit", type_=sa.Integer())
     return (
         rows.where(sa.not_(is_shut(now, probing)))
@@ -475,7 +477,9 @@ def _work(took: Columns) -> dict[str, Expression]:
             (sa.and_(new_params, anew), number(0)),
             (is_verdict(verdict, Verdict.RESCUE), number(0)),
         ),
-        "reclaims": sa.case((reclaimed, t.c.reclaims + number(1)), else_=number(0)),
+        "reclaims": sa.case(
+            (reclaimed, t.c.reclaims + number(1)), (looked_up, t.c.reclaims), else_=number(0)
+        ),
         "lease_owner": sa.case((calling, sa.bindparam("its_owner")), else_=none),
         "lease_token": t.c.lease_token + number(1),
         "lease_expires_at": sa.case((calling, lease_end), else_=none),

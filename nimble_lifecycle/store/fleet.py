@@ -18,7 +18,14 @@ from nimble_lifecycle.store.models import FLEET, journal, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import instant_of
 from nimble_lifecycle.store.types import later, least
-from nimble_lifecycle.store.verdicts import CALLING, Room, Verdict, is_verdict, reclaimed
+from nimble_lifecycle.store.verdicts import (
+    CALLING,
+    Room,
+    Verdict,
+    is_verdict,
+    looked_up,
+    reclaimed,
+)
 
 SUSPECTS = 100
 """Suspects that are told at a time."""
@@ -62,11 +69,11 @@ class Conditions:
 
 
 class Suspect(NamedTuple):
-    """A row whose last owner did not settle it."""
+    """A row that ended a worker, as far as can be known, and has had no result since."""
 
     id: UUID
     reclaims: int
-    """How often it was taken over since it was last settled."""
+    """How often it was taken over since its last result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +215,16 @@ class FleetStore(Database):
     @cached_property
     def _attention(self) -> sa.Executable:
         now = instant_of(self.clock)
+        row = sa.select(t.c.id, t.c.reclaims).where(t.c.kind == room.kind)
+        free = (sa.not_(t.c.paused), t.c.retired_at.is_(None))
+        left_behind = row.where(reclaimed, room.lease_end <= now, *free)
+        # Each has an index of its own, which neither database finds in an OR.
+        left_open = row.where(looked_up, t.c.lease_expires_at.is_(None), look_at <= now, *free)
+        each = sa.union_all(left_behind, left_open).subquery("each")
         suspects = (
-            sa.select(t.c.id, t.c.reclaims)
-            .where(
-                t.c.kind == room.kind,
-                reclaimed,
-                room.lease_end <= now,
-                sa.not_(t.c.paused),
-                t.c.retired_at.is_(None),
-                sa.not_(room.is_shut(now, sa.false())),
-            )
-            .order_by(t.c.reclaims)
+            sa.select(each)
+            .where(sa.not_(room.is_shut(now, sa.false())))
+            .order_by(each.c.reclaims)
             .limit(SUSPECTS)
             .subquery("suspects")
         )

@@ -312,6 +312,14 @@ sa.Index(
     postgresql_where=_leased,
     sqlite_where=_leased,
 )
+_suspect = tenancy.c.reclaims > 0
+sa.Index(
+    "ix_nimble_tenancy_suspect",
+    tenancy.c.kind,
+    tenancy.c.reclaims,
+    postgresql_where=_suspect,
+    sqlite_where=_suspect,
+)
 _begun = sa.and_(
     tenancy.c.create_started_at.is_not(None),
     tenancy.c.released_at.is_(None),

@@ -187,7 +187,7 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
             claimed_generation=sa.case((_left(i, unapplied), 0), else_=t.c.claimed_generation),
             attempts=i.attempts,
             creates=i.creates,
-            reclaims=0,
+            reclaims=sa.case((_found_nothing(i), t.c.reclaims), else_=0),
             # Kept until all is well: a look-up that says nothing must not hide why it was made.
             last_error=sa.case(
                 (sa.or_(ready, i.phase == Phase.RELEASED.value), i.error),
@@ -198,6 +198,12 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
         )
         .returning(t.c.id, t.c.lease_token, t.c.external_id)
     )
+
+
+def _found_nothing(i: Columns) -> sa.ColumnElement[bool]:
+    """Whether the step was a look-up after which all is still to be done."""
+    to_do = (Phase.PENDING.value, Phase.PROVISIONING.value, Phase.UNRESOLVED.value)
+    return sa.and_(i.action == "find", i.operation_id.is_(None), i.phase.in_(to_do))
 
 
 def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

@@ -100,6 +100,14 @@ A lease without an owner was taken away by an operator: nobody may have the row 
 its end says nothing of whoever had it.
 """
 
+looked_up = sa.and_(sa.or_(is_open, _phase_in(Phase.PENDING)), t.c.reclaims > number(0))
+"""It ended a worker, and a look-up found nothing of what that one made."""
+
+suspect = sa.or_(reclaimed, looked_up)
+"""Rule 11: to be taken alone until a step of it has a result. A look-up that found nothing is no
+result: the create that ended a worker comes next.
+"""
+
 first = t.c.create_started_at.is_(None)
 """No create was ever begun."""
 

@@ -22,7 +22,7 @@ WORLD = Path(os.environ.get("VENDOR_DIRECTORY", "world"))
 class DirectoryVendor(Vendor):
     kind = "directory"
     lag = timedelta(0)
-    time_limit = timedelta(seconds=0.5)
+    time_limit = timedelta(seconds=2)
     pause = 0.02
 
     async def provision(self, tenancy: Tenancy) -> Provisioned:
@@ -72,22 +72,25 @@ class Endless(Unhurried):
 
 
 class Killer(DirectoryVendor):
-    """Its process does not outlive a call about the workspace `killer`."""
+    """Its process does not outlive a create for the workspace `killer`."""
 
     time_limit = timedelta(seconds=1)
+    lag = timedelta(0)
     pause = 0.3
 
     async def provision(self, tenancy: Tenancy) -> Provisioned:
-        self._end_with(tenancy)
-        return await super().provision(tenancy)
-
-    async def find(self, tenancy: Tenancy) -> External | None:
-        self._end_with(tenancy)
-        return await super().find(tenancy)
-
-    def _end_with(self, tenancy: Tenancy) -> None:
         if tenancy.workspace_id == "killer":
             os.kill(os.getpid(), signal.SIGKILL)
+        return await super().provision(tenancy)
+
+
+class KillsInEachCall(Killer):
+    """Its process does not outlive a look-up for it either."""
+
+    async def find(self, tenancy: Tenancy) -> External | None:
+        if tenancy.workspace_id == "killer":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().find(tenancy)
 
 
 class Blocking(DirectoryVendor):

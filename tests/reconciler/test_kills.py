@@ -85,6 +85,12 @@ class Scene:
     def phases(self) -> Counter[str]:
         return Counter(phase for (phase,) in self._read(sa.select(tenancy.c.phase)))
 
+    def stalled(self) -> list[tuple[str, str, int]]:
+        """Give workspace, reason and reclaims of what waits for a person."""
+        columns = (tenancy.c.workspace_id, tenancy.c.reason, tenancy.c.reclaims)
+        stalled = sa.select(*columns).where(tenancy.c.phase == "stalled")
+        return [(name, reason, reclaims) for name, reason, reclaims in self._read(stalled)]
+
     def keys(self) -> list[str]:
         """Give the keys of the rows."""
         return sorted(key for (key,) in self._read(sa.select(tenancy.c.idempotency_key)))
@@ -132,6 +138,7 @@ def test_killed_workers_leave_exactly_one_resource_for_each_workspace(
             scene.kill_one(after=chance.uniform(0.0, 0.12))
         scene.install(names)
         scene.finish()
+    assert scene.stalled() == []
     assert scene.phases() == {"ready": len(names)}
     assert len(scene.marks()) == len(names)
     assert scene.marks() == scene.keys()
@@ -146,20 +153,18 @@ def test_two_worker_processes_at_once_make_one_resource_for_each_workspace(scene
     assert scene.marks() == scene.keys()
 
 
+@pytest.mark.parametrize("adapter", ["Killer", "KillsInEachCall"])
 def test_a_row_that_kills_its_worker_is_quarantined_after_three_and_harms_no_other(
-    scene: Scene,
+    scene: Scene, adapter: str
 ) -> None:
     scene.install(["killer", *(f"ws-{number}" for number in range(9))])
     killed = 0
     ended = -signal.SIGKILL
     while ended == -signal.SIGKILL:
-        with scene.worker("Killer", "--exit-when-idle", concurrency=10) as process:
+        with scene.worker(adapter, "--exit-when-idle", concurrency=10) as process:
             ended = process.wait(timeout=PATIENCE)
         killed += ended == -signal.SIGKILL
     assert (ended, killed) == (0, 3)
     assert scene.phases() == {"ready": 9, "stalled": 1}
-    stalled = sa.select(tenancy.c.workspace_id, tenancy.c.reason, tenancy.c.reclaims).where(
-        tenancy.c.phase == "stalled"
-    )
-    assert list(map(tuple, scene._read(stalled))) == [("killer", "Quarantined", 3)]
+    assert scene.stalled() == [("killer", "Quarantined", 3)]
     assert len(scene.marks()) == 9

@@ -124,6 +124,7 @@ def test_a_claim_with_something_to_count_reads_no_more_rows(plans: Plans) -> Non
 def test_a_look_for_suspects_reads_leases_and_the_claim_of_one_its_row(plans: Plans) -> None:
     look = plans.of(lambda: plans.rig.work.attention("acme"), on=plans.rig.work)
     assert "ix_nimble_tenancy_leased" in look
+    assert "ix_nimble_tenancy_suspect" in look
     assert not scans_all(look), look
     row = plans.rig.rows()[0]["id"]
     claim = plans.of(lambda: plans.rig.work.claim_only(RULES, row), on=plans.rig.work)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nimble_lifecycle.protocol import Phase, Workspace
-from nimble_lifecycle.store import Step
+from nimble_lifecycle.store import By, OperatorStore, Step
 from tests.store.conftest import KIND, RULES
 from tests.store.test_races import at_once
 
@@ -60,13 +60,51 @@ def test_of_two_workers_one_gets_the_suspect(rig) -> None:
     assert rig.row()["reclaims"] == 1
 
 
-def test_a_step_that_is_settled_starts_the_count_anew(rig) -> None:
-    rig.ready()
+def test_a_step_that_has_a_result_starts_the_count_anew(rig) -> None:
+    rig.make_ready()
     for _ in range(4):
-        kill(rig, 1)
-        rig.settle(rig.claim_one(), Phase.UNRESOLVED, delay=0.0)
+        rig.ready({"changed": rig.row()["generation"]})
+        kill(rig, 2)
+        rig.settle(rig.claim_one(), Phase.READY, finished=True)
         assert rig.row()["reclaims"] == 0
-    assert rig.row()["phase"] == "unresolved"
+    assert rig.row()["phase"] == "ready"
+
+
+@pytest.mark.parametrize("left", [Phase.PENDING, Phase.UNRESOLVED, Phase.PROVISIONING])
+def test_a_look_up_without_result_leaves_a_suspect_one(rig, left: Phase) -> None:
+    rig.ready()
+    kill(rig, 1)
+    looking = rig.claim_one()
+    assert (looking.step, looking.reclaims) == (Step.FIND, 1)
+    rig.settle(looking, left, delay=5.0)
+    assert (rig.row()["reclaims"], suspects(rig), ordinary(rig)) == (1, 0, [])
+    assert rig.busy()
+    rig.clock.advance(5)
+    assert (suspects(rig), ordinary(rig)) == (1, [])
+    rig.settle(rig.claim_one(), Phase.READY, external_id="x1", finished=True)
+    assert (rig.row()["reclaims"], suspects(rig)) == (0, 0)
+
+
+def test_creates_that_end_their_workers_are_quarantined_whatever_is_looked_up_between(rig) -> None:
+    rig.ready()
+    for deaths in (1, 2):
+        kill(rig, 1)
+        looking = rig.claim_one()
+        assert (looking.step, looking.reclaims) == (Step.FIND, deaths)
+        rig.settle(looking, Phase.PENDING, delay=0.0)
+    kill(rig, 1)
+    assert rig.claim() == []
+    assert (rig.row()["reason"], rig.row()["creates"]) == ("Quarantined", 3)
+
+
+def test_an_operation_found_by_a_look_up_is_a_result(rig) -> None:
+    rig.ready()
+    kill(rig, 1)
+    looking = rig.claim_one()
+    rig.settle(looking, Phase.PROVISIONING, delay=0.0, operation_id="op-1", operation_limit=60.0)
+    assert (rig.row()["reclaims"], suspects(rig)) == (0, 0)
+    (polling,) = ordinary(rig)
+    assert polling.step is Step.POLL
 
 
 def test_the_old_owner_of_a_suspect_may_still_settle_it(rig) -> None:
@@ -174,7 +212,9 @@ def test_what_a_person_starts_again_gets_three_workers_again(rig) -> None:
     rig.ready()
     kill(rig, 3)
     rig.claim()
-    rig.change(phase="pending", reason=None, due_at=rig.clock.instant)
+    operators = OperatorStore(rig.url, clock=rig.clock)
+    operators.retry(rig.row()["id"], By("ada", "mended"), assume_not_created=True)
+    operators.close()
     assert rig.claim_one().reclaims == 0
 
 

@@ -147,6 +147,7 @@ def _indexes() -> None:
             False,
             "lease_expires_at IS NOT NULL",
         ),
+        ("ix_nimble_tenancy_suspect", ["kind", "reclaims"], False, "reclaims > 0"),
         (
             "ix_nimble_tenancy_begun",
             ["kind", "create_started_at"],
