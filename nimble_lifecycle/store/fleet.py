@@ -156,16 +156,19 @@ class FleetStore(Database):
     def count(self, rules: Rules) -> Held:
         """Count the fleet, and open the breaker where more releases are due than may be started.
 
-        Writes nothing where nothing changed.
+        Notes whether creates wait for a cap. Writes nothing where nothing changed.
         """
         bound = rule_values(rules)
         found = self.reading(
             self._limit(), lambda at: at.execute(self._count, bound).mappings().one()
         )
         opens = found["releases"] > 0 and found["breaker_opened_at"] is None
-        if opens or found["fleet"] != found["counted"]:
+        capped = found["creates"] > 0
+        told = (found["fleet"], found["capped_at"] is not None)
+        if opens or told != (found["counted"], capped):
             counted = {"its_fleet": found["counted"], "its_approval": found["breaker_approved_at"]}
-            self._vendor_write(self._counted, {**bound, **counted, "its_opening": opens})
+            held = {"its_opening": opens, "its_capping": capped}
+            self._vendor_write(self._counted, {**bound, **counted, **held})
         opened_at = found["now"] if opens else found["breaker_opened_at"]
         return Held(opened_at, found["releases"], found["creates"])
 
@@ -356,6 +359,7 @@ class FleetStore(Database):
         return sa.select(
             now.label("now"),
             v.fleet,
+            v.capped_at,
             v.breaker_opened_at,
             v.breaker_approved_at,
             room.fleet(now).label("counted"),
@@ -371,7 +375,8 @@ class FleetStore(Database):
 
     @cached_property
     def _counted(self) -> sa.Executable:
-        v = vendor.c
+        now, v = instant_of(self.clock), vendor.c
+        capping = sa.bindparam("its_capping", type_=sa.Boolean())
         approval = sa.bindparam("its_approval", type_=v.breaker_approved_at.type)
         # What was counted before an approval does not open what it has just closed.
         opening = sa.and_(
@@ -384,9 +389,8 @@ class FleetStore(Database):
             .where(v.kind == room.kind)
             .values(
                 fleet=sa.bindparam("its_fleet", type_=sa.Integer()),
-                breaker_opened_at=sa.case(
-                    (opening, instant_of(self.clock)), else_=v.breaker_opened_at
-                ),
+                capped_at=sa.case((capping, sa.func.coalesce(v.capped_at, now))),
+                breaker_opened_at=sa.case((opening, now), else_=v.breaker_opened_at),
             )
         )
 

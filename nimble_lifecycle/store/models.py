@@ -209,6 +209,8 @@ class VendorRow(Row, table=True):
     rate_at: datetime | None = Field(sa_column=_when())
     fleet: int = Field(sa_column=_count())
     """Tenancies that have a resource, as last counted."""
+    capped_at: datetime | None = Field(sa_column=_when())
+    """Since when tenancies wait for a cap, as last counted; caps are a worker's settings."""
     breaker_opened_at: datetime | None = Field(sa_column=_when())
     breaker_approved_at: datetime | None = Field(sa_column=_when())
     sweep_breaker_opened_at: datetime | None = Field(sa_column=_when())

@@ -24,7 +24,14 @@ Fields: TypeAlias = Mapping[str, object]
 """A row, with what `conditioned` adds to it."""
 
 _fleet = vendor.alias("fleet")
-_CONDITIONS = ("paused", "paused_until", "pause_reason", "halted_at", "breaker_opened_at")
+_CONDITIONS = (
+    "paused",
+    "paused_until",
+    "pause_reason",
+    "halted_at",
+    "capped_at",
+    "breaker_opened_at",
+)
 PROGRAM = "nimble-reconcile"
 
 
@@ -63,7 +70,11 @@ def conditioned(clock: Clock) -> "sa.Select[*tuple[object, ...]]":
 
 def standing_of(row: Fields) -> Standing:
     """Give what is shown: the first that applies of what holds the row back."""
-    for tell in (_over, _stalled, _refused, _paused, _in_grace, _halted, _asked_to_wait, _held):
+    tellers = (
+        *(_over, _stalled, _refused, _paused, _in_grace),
+        *(_halted, _asked_to_wait, _capped, _held),
+    )
+    for tell in tellers:
         found = tell(row)
         if found is not None:
             return found
@@ -143,6 +154,19 @@ def _asked_to_wait(row: Fields) -> Standing | None:
         return None
     message = f"the vendor is left alone until {_at(until)}, which blocks {blocks}"
     return Standing(str(row["vendor_pause_reason"]), message)
+
+
+def _capped(row: Fields) -> Standing | None:
+    """Say that its first create waits for a cap."""
+    since, due = _instant(row, "vendor_capped_at"), _instant(row, "due_at")
+    begun = row["create_started_at"] is not None or (due is not None and due > _now(row))
+    if since is None or begun or _next(row) != "its create":
+        return None
+    message = (
+        f"new tenancies wait for --max-live or --max-creates-per-hour since {_at(since)}: start"
+        " the worker with more, or wait until others are released or the hour is over"
+    )
+    return Standing(Why.CAP_REACHED, message)
 
 
 def _held(row: Fields) -> Standing | None:

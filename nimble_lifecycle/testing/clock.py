@@ -29,8 +29,8 @@ class ManualClock:
 
     @property
     def instant(self) -> datetime:
-        """Where the clock stands."""
-        return self._start + timedelta(seconds=self._advanced)
+        """Where the clock stands, to the millisecond: SQLite's own clock knows no finer one."""
+        return self._start + timedelta(milliseconds=round(self._advanced * 1000))
 
     def advance(self, seconds: float) -> None:
         """Move on and wake whoever slept until then; raises ValueError where time would go back."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import timedelta
 
 import pytest
 from waiting import PATIENCE
@@ -15,6 +16,15 @@ def test_it_stands_still_until_it_is_advanced() -> None:
     assert clock.instant == first
     clock.advance(1.5)
     assert (clock.instant - first).total_seconds() == 1.5
+
+
+def test_it_stands_at_a_whole_millisecond_however_it_got_there() -> None:
+    clock = ManualClock()
+    for _ in range(1000):
+        clock.advance(0.001)
+        assert clock.instant.microsecond % 1000 == 0
+    clock.advance(0.1 + 0.2)
+    assert clock.instant == ManualClock().instant + timedelta(seconds=1.3)
 
 
 def test_it_never_goes_back() -> None:

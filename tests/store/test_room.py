@@ -122,7 +122,10 @@ def test_rows_a_cap_holds_do_not_hold_up_others_and_are_nothing_to_wait_for(rig)
     assert not rig.busy(max_live=1)
     assert rig.busy(max_live=2)
     assert count(rig, max_live=1) == Held(creates=30)
+    told = [row["reason"] for row in rig.work.status()]
+    assert told == [None, *["CapReached"] * 30]
     assert count(rig, max_live=2) == Held()
+    assert {row["reason"] for row in rig.work.status()} == {None}
 
 
 def test_a_workspace_that_left_before_its_turn_costs_nothing(rig) -> None:

@@ -32,6 +32,7 @@ ROW: dict[str, object] = {
     "vendor_paused_until": None,
     "vendor_pause_reason": None,
     "vendor_halted_at": None,
+    "vendor_capped_at": None,
     "vendor_breaker_opened_at": None,
     "fleet_paused": None,
     "now": NOW,
@@ -107,6 +108,18 @@ SHOWN: dict[str, tuple[dict[str, object], str | None, str | None]] = {
         None,
         None,
     ),
+    "capped": ({**PENDING, "vendor_capped_at": BEFORE}, "CapReached", None),
+    "capped, backing off": (
+        {**PENDING, "reason": "BackingOff", "due_at": SOON, "vendor_capped_at": BEFORE},
+        "BackingOff",
+        None,
+    ),
+    "capped, begun before": (
+        {**PENDING, "create_started_at": BEFORE, "vendor_capped_at": BEFORE},
+        None,
+        None,
+    ),
+    "caps of others": ({"vendor_capped_at": BEFORE}, None, None),
     # releases
     "in use": ({**GRACE, "last_used_at": NOW}, "StillInUse", None),
     "used before": ({**GRACE, "last_used_at": BEFORE - timedelta(1)}, None, None),

@@ -244,6 +244,7 @@ def _shared() -> None:
         sa.Column("gate", sa.BigInteger(), nullable=False, server_default="0"),
         sa.Column("rate_at", _instant()),
         _count("fleet"),
+        sa.Column("capped_at", _instant()),
         sa.Column("breaker_opened_at", _instant()),
         sa.Column("breaker_approved_at", _instant()),
         sa.Column("sweep_breaker_opened_at", _instant()),
