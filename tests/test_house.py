@@ -23,7 +23,7 @@ ROOMS = [
 DATABASE = {"sqlalchemy", "sqlmodel", "alembic", "psycopg"}
 FASTMCP = {"fastmcp", "mcp"}
 HTTP = {"httpx2", "httpx", "starlette"}
-OTHER_ROOMS = {"server", "reconciler", "manifest", "store", "testing"}
+OTHER_ROOMS = {"server", "core", "reconciler", "manifest", "store", "testing"}
 
 
 def room(*names: str) -> set[str]:
@@ -53,21 +53,25 @@ def loaded_by(statement: str) -> set[str]:
             DATABASE | room("reconciler", "manifest", "testing") | {"tenacity"},
         ),
         (
+            "import nimble_lifecycle.core.serving",
+            FASTMCP | DATABASE | room("server", "reconciler", "manifest", "store", "testing"),
+        ),
+        (
             "import nimble_lifecycle.store",
-            FASTMCP | room("server", "reconciler", "manifest", "testing"),
+            FASTMCP | room("server", "core", "reconciler", "manifest", "testing"),
         ),
         (
             "import nimble_lifecycle.reconciler",
-            FASTMCP | HTTP | DATABASE | room("server", "manifest", "testing"),
+            FASTMCP | HTTP | DATABASE | room("server", "core", "manifest", "testing"),
         ),
         (
             "import nimble_lifecycle.reconciler.cli",
-            FASTMCP | room("server", "manifest", "testing"),
+            FASTMCP | room("server", "core", "manifest", "testing"),
         ),
-        ("import nimble_lifecycle.testing", FASTMCP | room("server", "manifest")),
+        ("import nimble_lifecycle.testing", FASTMCP | room("server", "core", "manifest")),
         (
             "import nimble_lifecycle.manifest.cli",
-            DATABASE | room("server", "reconciler", "store", "testing"),
+            DATABASE | room("server", "core", "reconciler", "store", "testing"),
         ),
     ],
 )

@@ -4,39 +4,42 @@ It is a FastMCP `Provider`, so that its lifespan runs for every server, served b
 at any depth. Nothing is opened before serving starts.
 """
 
-import os
 import re
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, TypeVar, overload
 
 from fastmcp import FastMCP
 from fastmcp.dependencies import Depends
-from fastmcp.exceptions import ToolError
 from fastmcp.server.extensions import ServerExtension
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.providers import Provider
 from fastmcp.tools import Tool, ToolResult
 from mcp_types import CallToolRequestParams
 
-from nimble_lifecycle.errors import ConfigurationError, ForbiddenVariable, HandlerError
-from nimble_lifecycle.protocol import Event, Json, Tenancy
+from nimble_lifecycle.core.decorator import HandlerDecorator
+from nimble_lifecycle.core.handler import Handler
+from nimble_lifecycle.core.handlers import Handlers
+from nimble_lifecycle.core.identity import EdgeTrust
+from nimble_lifecycle.core.ready import usable
+from nimble_lifecycle.core.service import Declaration, ParamsSource, Service
+from nimble_lifecycle.core.serving import Serving, new_service, refuse_forbidden_env
+from nimble_lifecycle.core.tool import ToolTexts
+from nimble_lifecycle.errors import ConfigurationError, HandlerError
+from nimble_lifecycle.protocol import Event, Tenancy
+from nimble_lifecycle.server.ambient import (
+    CurrentCall,
+    WorkspaceSource,
+    as_tool_errors,
+    fastmcp_supply,
+)
 from nimble_lifecycle.server.extension import (
     AdvertiseOnInitialize,
     LifecycleExtension,
     innermost,
 )
-from nimble_lifecycle.server.handler import Handler
-from nimble_lifecycle.server.identity import EdgeTrust, Identity
 from nimble_lifecycle.server.ready import NotReady
-from nimble_lifecycle.server.service import Declaration, ParamsSource, Service, WorkspaceSource
-from nimble_lifecycle.server.tool import LifecycleTool, ToolTexts
-
-F = TypeVar("F", bound=Callable[..., object])
-Register: TypeAlias = Callable[[Event, Callable[..., object], ToolTexts], None]
+from nimble_lifecycle.server.tool import LifecycleTool
 
 
 class Lifecycle(Provider):
@@ -69,28 +72,24 @@ class Lifecycle(Provider):
         super().__init__()
         if not isinstance(mcp, FastMCP):
             raise ConfigurationError(f"Lifecycle takes a FastMCP server, not {mcp!r}")
-        for name, function in (("workspace", workspace), ("params", params)):
-            if function is not None and not callable(function):
-                raise ConfigurationError(f"{name} must be a function, not {function!r}")
         if any(isinstance(provider, Lifecycle) for provider in mcp.providers):
             raise ConfigurationError(f"The server {mcp.name!r} already has a Lifecycle; use that.")
-        if not 0 < deadline < float("inf"):
-            raise ConfigurationError("deadline must be a positive number of seconds")
         self.mcp = mcp
         self.kind = kind or _permanent_name(mcp)
         self.on_ready = HandlerDecorator(Event.READY, self._register)
         self.on_removing = HandlerDecorator(Event.REMOVING, self._register)
-        self._author = Declaration(
+        self._author = Declaration.read(
             kind=self.kind,
-            identity=Identity(claims, trust_edge_headers),
             workspace=workspace,
+            claims=claims,
+            trust_edge_headers=trust_edge_headers,
             params=params,
             deadline=deadline,
         )
         self._database_url = database_url
-        self._forbidden_env = (forbidden_env,) if isinstance(forbidden_env, str) else forbidden_env
-        self._handlers: dict[Event, Handler] = {}
-        self._service: Service | None = None
+        self._forbidden_env = forbidden_env
+        self._handlers = Handlers()
+        self._serving = Serving(self._new_service)
         mcp.add_provider(self)
 
     def ready_tenancy(self) -> Tenancy:
@@ -102,40 +101,34 @@ class Lifecycle(Provider):
         return Depends(self._ready_tenancy)
 
     async def _ready_tenancy(self) -> Tenancy:
-        return await self._serving().ready_tenancy()
-
-    def _serving(self) -> Service:
-        if self._service is None:
-            raise ToolError("The server is not serving yet: its lifespan has not been entered.")
-        return self._service
+        with as_tool_errors():
+            tenancy = await self._serving.service.tenancy(CurrentCall())
+        if not usable(tenancy):
+            raise NotReady(tenancy.phase)
+        return tenancy
 
     # -- handlers --------------------------------------------------------------------------------
 
     def _register(self, event: Event, function: Callable[..., object], texts: ToolTexts) -> None:
-        handler = Handler.read(event, function, texts.name)
-        if event in self._handlers:
-            raise HandlerError(
-                f"{handler.label} is the second one; {self._handlers[event].label} is there"
-                " already. A host calls neither of two; keep one."
-            )
+        handler = Handler.read(event, function, texts.name, fastmcp_supply)
+        self._handlers.refuse_second(handler)
         if _registered_tool(self.mcp, handler.name) is not None:
             raise HandlerError(f"{handler.label}: {_name_taken(handler.name, self.mcp)}")
-        texts = replace(
-            texts, name=handler.name, description=texts.description or handler.description
-        )
-        self.mcp.add_tool(LifecycleTool.build(event, partial(self._answer, handler), texts))
-        self._handlers[event] = handler
+        answer = partial(self._answer, handler)
+        self.mcp.add_tool(LifecycleTool.build(event, answer, texts.of(handler)))
+        self._handlers.add(handler)
 
     def handles(self, tool_name: str) -> bool:
         """Whether a tool name is that of one of the handlers."""
-        return any(handler.name == tool_name for handler in self._handlers.values())
+        return self._handlers.handles(tool_name)
 
     async def _answer(self, handler: Handler, arguments: Mapping[str, object]) -> str:
-        return await self._serving().answer(handler, arguments)
+        with as_tool_errors():
+            return await self._serving.service.answer(CurrentCall(), handler, arguments)
 
     async def _refuse_replaced_handlers(self) -> None:
         for tool in await self.mcp.local_provider.list_tools():
-            for handler in self._handlers.values():
+            for handler in self._handlers:
                 if tool.name == handler.name and not isinstance(tool, LifecycleTool):
                     raise HandlerError(f"{handler.label}: {_name_taken(tool.name, self.mcp)}")
 
@@ -152,86 +145,18 @@ class Lifecycle(Provider):
         Raises `HandlerError` when a handler's tool was replaced, `ConfigurationError` for a
         database URL that cannot be meant.
         """
-        self._refuse_forbidden_env()
+        refuse_forbidden_env(self.mcp.name, self._forbidden_env)
         await self._refuse_replaced_handlers()
-        service = self._new_service()
-        await service.open()
-        self._service = service
-        try:
+        async with self._serving.entered() as service:
             with innermost(self.mcp, _OrdinaryCalls(self, service)), self._advertised():
                 yield
-        finally:
-            self._service = None
-            await service.close()
 
     def _new_service(self) -> Service:
-        # Only now: these load the database libraries, which an import of the server must not.
-        from nimble_lifecycle.settings import ServerSettings  # noqa: PLC0415
-        from nimble_lifecycle.store import IntentStore, Threads  # noqa: PLC0415
-
-        url = self._database_url or ServerSettings().database_url.get_secret_value()
-        return Service(IntentStore(url), self._author, Threads)
+        return new_service(self._author, self._database_url)
 
     def _advertised(self) -> AbstractContextManager[None]:
         """Advertise here too: FastMCP runs an extension's lifespan at the root of a tree only."""
         return innermost(self.mcp, AdvertiseOnInitialize()) if self._handlers else nullcontext()
-
-    def _refuse_forbidden_env(self) -> None:
-        for name in self._forbidden_env:
-            if name in os.environ:
-                error = ForbiddenVariable(
-                    f"{self.mcp.name!r} must not have {name}: it is for the worker alone. Unset it."
-                )
-                sys.stderr.write(f"nimble-lifecycle: {error}\n")
-                raise SystemExit(1) from error
-
-
-class HandlerDecorator:
-    """`lifecycle.on_ready` and `lifecycle.on_removing`, bare or with arguments.
-
-    The decorated name stays the plain function. The function is called once the host's intent is
-    recorded; its text is the answer. `tenancy` and `reason` are given by name, FastMCP's `Context`
-    and `Depends` as usual. `name`, `title`, `description` and `meta` are those of the tool, by
-    default the function's name and docstring. Raises `HandlerError`.
-    """
-
-    def __init__(self, event: Event, register: Register) -> None:
-        self._event = event
-        self._register = register
-
-    @overload
-    def __call__(self, function: F, /) -> F: ...
-    @overload
-    def __call__(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        meta: Mapping[str, Json] | None = None,
-    ) -> Callable[[F], F]: ...
-    def __call__(
-        self,
-        function: F | None = None,
-        /,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        meta: Mapping[str, Json] | None = None,
-    ) -> F | Callable[[F], F]:
-        """Register a function as this event's handler."""
-        texts = ToolTexts(name=name, title=title, description=description, meta=meta or {})
-
-        def register(function: F) -> F:
-            if not callable(function):
-                raise HandlerError(f"on_{self._event} decorates a function, not {function!r}")
-            self._register(self._event, function, texts)
-            return function
-
-        return register if function is None else register(function)
 
 
 class _OrdinaryCalls(Middleware):
@@ -251,7 +176,7 @@ class _OrdinaryCalls(Middleware):
     ) -> ToolResult:
         """Pass the call on."""
         if not self._lifecycle.handles(context.message.name):
-            self._service.heartbeat.beat()
+            self._service.note_use(CurrentCall())
         try:
             return await call_next(context)
         except NotReady as error:

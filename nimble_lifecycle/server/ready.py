@@ -1,32 +1,15 @@
-"""What ordinary tools get where the tenancy is not ready: a tool error an agent can act on."""
+"""`NotReady` as FastMCP passes it on: a tool error, with its structured content."""
 
 import logging
-from typing import Final
 
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
-from nimble_lifecycle.errors import NimbleError
-from nimble_lifecycle.protocol import Json, Phase, Tenancy
-
-_SETTING_UP: Final = "This workspace's resource is being set up."
-_GONE: Final = (
-    "This workspace's resource has been removed. Install the server again to get a new one."
-)
-_STATES: Final[dict[Phase, tuple[str, float | None]]] = {
-    Phase.PENDING: (_SETTING_UP, 5.0),
-    Phase.PROVISIONING: (_SETTING_UP, 5.0),
-    Phase.READY: (_SETTING_UP, 5.0),
-    Phase.UNRESOLVED: ("Setting up this workspace's resource takes longer than usual.", 60.0),
-    Phase.STALLED: ("Setting up this workspace's resource needs the operator's attention.", 600.0),
-    Phase.RELEASE_PENDING: ("This workspace's resource is about to be removed.", None),
-    Phase.RELEASING: ("This workspace's resource is being removed.", None),
-    Phase.RELEASED: (_GONE, None),
-    Phase.KEPT: (_GONE, None),
-}
+from nimble_lifecycle.core import ready
+from nimble_lifecycle.protocol import Phase
 
 
-class NotReady(NimbleError, ToolError):  # a state, not a fault
+class NotReady(ready.NotReady, ToolError):  # a state, not a fault
     """The workspace's tenancy cannot be used now.
 
     `phase` is the one shown, `message` a fixed sentence (never the vendor's words),
@@ -36,24 +19,9 @@ class NotReady(NimbleError, ToolError):  # a state, not a fault
     """
 
     def __init__(self, phase: Phase) -> None:
-        self.phase = phase
-        self.message, self.retry_after_seconds = _STATES[phase]
-        again = self.retry_after_seconds
-        advice = "" if again is None else f" Try again in {again:g} seconds."
-        super().__init__(f"{self.message}{advice}", log_level=logging.INFO)
+        super().__init__(phase)
+        self.log_level = logging.INFO
 
     def result(self) -> ToolResult:
         """Give the tool error with its structured content."""
-        content: dict[str, Json] = {
-            "phase": self.phase.value,
-            "message": self.message,
-            "retry_after_seconds": self.retry_after_seconds,
-        }
-        return ToolResult(content=str(self), structured_content=content, is_error=True)
-
-
-def usable(tenancy: Tenancy) -> bool:
-    """Whether tools may use the tenancy: it is ready, or ready and its release has not started."""
-    if tenancy.phase is Phase.RELEASE_PENDING:
-        return tenancy.external_id is not None
-    return tenancy.phase is Phase.READY
+        return ToolResult(content=str(self), structured_content=self.content, is_error=True)

@@ -1,43 +1,20 @@
-"""The tool a host calls: a constant, flat schema, and no validation between the host and us.
+"""The tool a host calls: no validation between the host and us.
 
 FastMCP refuses undeclared arguments of a function's tool, and hosts add some; so this is a tool of
 its own that takes what comes and reads the one argument it knows.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fastmcp.tools import Tool, ToolResult
-from mcp_types import ToolAnnotations
 from pydantic import PrivateAttr
 
-from nimble_lifecycle.protocol import LIFECYCLE_ID, Event, Json, Reason
+from nimble_lifecycle.core.tool import REASON, ToolTexts, annotations_of
+from nimble_lifecycle.protocol import Event
 
 Answer = Callable[[Mapping[str, object]], Awaitable[str]]
 """Takes the arguments of a call and gives its text, or raises a `ToolError`."""
-
-_DESCRIPTION: Final = {
-    Event.READY: "Called by the host when this server becomes reachable in a workspace.",
-    Event.REMOVING: "Called by the host just before this server is removed from a workspace.",
-}
-
-_REASON: Final[dict[str, Json]] = {
-    "type": "string",
-    "enum": [reason.value for reason in Reason],
-    "default": Reason.RESUME.value,
-    "description": "Why the host calls: a person's install, or anything else.",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToolTexts:
-    """What the author says about a tool; None leaves it to the function."""
-
-    name: str | None
-    title: str | None
-    description: str | None
-    meta: Mapping[str, Json]
 
 
 class LifecycleTool(Tool):
@@ -47,20 +24,15 @@ class LifecycleTool(Tool):
 
     @classmethod
     def build(cls, event: Event, answer: Answer, texts: ToolTexts) -> "LifecycleTool":
-        """Make the tool; the marker is merged over the author's `meta`."""
-        properties = {"reason": _REASON} if event is Event.READY else {}
+        """Make the tool."""
+        properties = {"reason": REASON} if event is Event.READY else {}
         tool = cls(
             name=texts.name,
             title=texts.title,
-            description=texts.description or _DESCRIPTION[event],
+            description=texts.description,
             parameters={"type": "object", "properties": properties},
-            annotations=ToolAnnotations(
-                read_only_hint=False,
-                destructive_hint=event is Event.REMOVING,
-                idempotent_hint=True,
-                open_world_hint=False,
-            ),
-            meta={**texts.meta, LIFECYCLE_ID: {"event": event.value}},
+            annotations=annotations_of(event),
+            meta={**texts.meta},
         )
         tool._answer = answer
         return tool

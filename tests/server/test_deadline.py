@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from waiting import LOOK, PATIENCE, comes, soon
 
 from nimble_lifecycle import Lifecycle, Workspace
-from nimble_lifecycle.server.service import HANDLER_SLOTS
+from nimble_lifecycle.core.service import HANDLER_SLOTS
 from nimble_lifecycle.store import IntentStore
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 from fastmcp import Client, FastMCP
 
 from nimble_lifecycle import Lifecycle, Workspace
-from nimble_lifecycle.server.heartbeat import INTERVAL, MAX_WAITING, MAX_WORKSPACES, Heartbeat
+from nimble_lifecycle.core.heartbeat import INTERVAL, MAX_WAITING, MAX_WORKSPACES, Heartbeat
 from nimble_lifecycle.store import IntentStore
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ class Touched:
         self.now, self.workspaces, self.fails, self.answers = 0.0, [], False, asyncio.Event()
         self.current = Workspace("a")
         self.answers.set()
-        self.heartbeat = Heartbeat(self.workspace, self.touch, clock=lambda: self.now)
+        self.heartbeat = Heartbeat(self.touch, clock=lambda: self.now)
 
     async def workspace(self):
         return self.current
@@ -86,7 +86,7 @@ class Touched:
 
     async def beat(self, workspace_id="a"):
         self.current = Workspace(workspace_id)
-        self.heartbeat.beat()
+        self.heartbeat.beat(self.workspace)
         for _ in range(6):
             await asyncio.sleep(0)
 

@@ -122,6 +122,16 @@ async def test_a_child_that_is_also_served_alone_is_advertised_by_both(sqlite_ur
         assert [advertised(c) for c in (by_root, alone, by_other)] == [{}, {}, {}]
 
 
+async def test_a_child_serves_on_alone_once_the_server_it_is_mounted_in_has_ended(sqlite_table):
+    child, root = acme(sqlite_table.url), FastMCP("root")
+    root.mount(child)
+    async with Client(child) as alone:
+        async with Client(root) as by_root:
+            await by_root.call_tool("up", {})
+        await alone.call_tool("down", {})
+    assert [row["desired"] for row in sqlite_table.rows()] == ["release"]
+
+
 async def test_a_handler_registered_after_mounting_counts(sqlite_url):
     child, root = FastMCP("acme"), FastMCP("root")
     lifecycle = Lifecycle(child, database_url=sqlite_url)

@@ -17,6 +17,7 @@ from fastmcp.exceptions import ToolError
 from pydantic import BaseModel
 
 from nimble_lifecycle import Lifecycle, Workspace
+from nimble_lifecycle.core.service import Service
 from nimble_lifecycle.protocol import Event
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.cases import HOUR, OLD_ENOUGH, Wishes
@@ -24,7 +25,6 @@ from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
-from nimble_lifecycle.server.service import Service
 from nimble_lifecycle.store import IntentStore
 from nimble_lifecycle.store.sweeps import SweepStore
 from tests.simulation.loop import Loop, Process, StuckError

@@ -6,18 +6,22 @@ vendor's words.
 
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from fastmcp import Context
-from fastmcp.exceptions import ToolError
-from fastmcp.server.dependencies import get_context
 from pydantic import BaseModel
 
+from nimble_lifecycle.core.call import Call
+from nimble_lifecycle.core.deadline import AuthorError, Deadline, Late, blamed
+from nimble_lifecycle.core.handler import Handler
+from nimble_lifecycle.core.heartbeat import Heartbeat
+from nimble_lifecycle.core.identity import EdgeTrust, Identity
 from nimble_lifecycle.errors import (
+    ConfigurationError,
+    NimbleError,
     RekeyNeeded,
     SchemaMissing,
     SchemaOutdated,
@@ -26,19 +30,14 @@ from nimble_lifecycle.errors import (
     WorkspaceUnknown,
 )
 from nimble_lifecycle.protocol import Event, Json, Reason, Tenancy, Workspace
-from nimble_lifecycle.server.deadline import AuthorError, Deadline, Late, blamed
-from nimble_lifecycle.server.handler import Handler
-from nimble_lifecycle.server.heartbeat import Heartbeat
-from nimble_lifecycle.server.identity import Identity
-from nimble_lifecycle.server.ready import NotReady, usable
 
 if TYPE_CHECKING:
     from nimble_lifecycle.store import IntentStore, Recorded
     from nimble_lifecycle.store.ports import Hop
 
 T = TypeVar("T")
-WorkspaceSource: TypeAlias = Callable[[Context], object]
-"""An author's function from the context of a call to its `Workspace`, plain or async."""
+WorkspaceSource: TypeAlias = Callable[..., object]
+"""An author's function, plain or async, from the framework's `Context` of a call to `Workspace`."""
 ParamsSource: TypeAlias = Callable[[Workspace], BaseModel]
 """An author's function from a workspace to the params of its tenancy."""
 
@@ -71,6 +70,10 @@ _NOTHING_TO_RELEASE: Final = "There is nothing to release for this workspace."
 logger = logging.getLogger(__name__)
 
 
+class Refused(NimbleError):  # read as `raise Refused`
+    """A call failed; the message is fit for whoever called, and all that they may know."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
     """What the author told `Lifecycle`; see there."""
@@ -80,6 +83,31 @@ class Declaration:
     workspace: WorkspaceSource | None
     params: ParamsSource | None
     deadline: float
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        kind: str,
+        workspace: WorkspaceSource | None,
+        claims: Sequence[str],
+        trust_edge_headers: EdgeTrust,
+        params: ParamsSource | None,
+        deadline: float,
+    ) -> "Declaration":
+        """Check what was declared; raises `ConfigurationError` for what cannot be meant."""
+        for name, function in (("workspace", workspace), ("params", params)):
+            if function is not None and not callable(function):
+                raise ConfigurationError(f"{name} must be a function, not {function!r}")
+        if not 0 < deadline < float("inf"):
+            raise ConfigurationError("deadline must be a positive number of seconds")
+        return cls(
+            kind=kind,
+            identity=Identity(claims, trust_edge_headers),
+            workspace=workspace,
+            params=params,
+            deadline=deadline,
+        )
 
 
 class Service:
@@ -97,7 +125,7 @@ class Service:
         # Two pools: handlers that hang must not keep a later call from being recorded.
         self._source_threads = threads(SOURCE_SLOTS, "nimble-source")
         self._handler_threads = threads(HANDLER_SLOTS, "nimble-handler")
-        self.heartbeat = Heartbeat(self._used_workspace, self._touch, store.clock.monotonic)
+        self._heartbeat = Heartbeat(self._touch, store.clock.monotonic)
 
     async def open(self) -> None:
         """Name the database on stderr and open it; a server whose database is down starts too."""
@@ -113,7 +141,7 @@ class Service:
 
     async def close(self) -> None:
         """End heartbeats, connections and idle threads, waiting for nothing that hangs."""
-        await self.heartbeat.close()
+        await self._heartbeat.close()
         try:
             async with self._deadline().limit():
                 await self._store_threads.run(self._store.close)
@@ -122,14 +150,18 @@ class Service:
         for threads in (self._store_threads, self._source_threads, self._handler_threads):
             threads.close()
 
-    async def answer(self, handler: Handler, arguments: Mapping[str, object]) -> str:
+    def note_use(self, call: Call) -> None:
+        """Note in the background that an ordinary call uses its workspace; returns at once."""
+        self._heartbeat.beat(partial(self._used_workspace, call))
+
+    async def answer(self, call: Call, handler: Handler, arguments: Mapping[str, object]) -> str:
         """Record what a host says, then ask the author's function for its words.
 
-        Raises `ToolError`; what was recorded before it stays recorded.
+        Raises `Refused`; what was recorded before it stays recorded.
         """
         reason = Reason.parse(arguments.get("reason"))
         async with self._answering() as deadline:
-            workspace = await self._workspace(deadline)
+            workspace = await self._workspace(call, deadline)
             if handler.event is Event.READY:
                 recorded = await self._ready(workspace, reason, deadline)
             else:
@@ -138,23 +170,21 @@ class Service:
                     return _NOTHING_TO_RELEASE
                 recorded = found
             given = {"tenancy": recorded.tenancy, "reason": reason}
-            words = await handler.call(given, self._handler_threads, deadline)
+            words = await handler.call(call, given, self._handler_threads, deadline)
             return _text(handler, words)
 
-    async def ready_tenancy(self) -> Tenancy:
-        """Give the tenancy of the current call's workspace; raises `NotReady` or `ToolError`.
+    async def tenancy(self, call: Call) -> Tenancy:
+        """Give the tenancy of a call's workspace, ready or not; raises `Refused`.
 
         Where none was ever asked for, it is asked for now.
         """
         async with self._answering() as deadline:
-            workspace = await self._workspace(deadline)
+            workspace = await self._workspace(call, deadline)
             tenancy = await self._in_store(
                 deadline, partial(self._store.tenancy, workspace, self._author.kind)
             )
             if tenancy is None:
                 tenancy = (await self._ready(workspace, Reason.RESUME, deadline)).tenancy
-        if not usable(tenancy):
-            raise NotReady(tenancy.phase)
         return tenancy
 
     def _deadline(self) -> Deadline:
@@ -168,26 +198,26 @@ class Service:
             async with deadline.limit():
                 yield deadline
         except WorkspaceUnknown as error:
-            raise ToolError(str(error)) from None
+            raise Refused(str(error)) from None
         except StoreError as error:
             logger.warning("a lifecycle call was not recorded: %s", error)
-            raise ToolError(_NOT_RECORDED.get(type(error), _UNAVAILABLE)) from None
+            raise Refused(_NOT_RECORDED.get(type(error), _UNAVAILABLE)) from None
         except RekeyNeeded as error:
             logger.warning("a lifecycle call was not recorded: %s", error)
-            raise ToolError(_REKEY) from None
+            raise Refused(_REKEY) from None
         except Late:
-            raise ToolError(_LATE) from None
+            raise Refused(_LATE) from None
         except AuthorError:
-            raise ToolError(_FAILED) from None
+            raise Refused(_FAILED) from None
         except Exception:
-            # FastMCP would show its text, and a driver's text may hold anything.
+            # Its text may not be shown: a driver's text may hold anything.
             logger.exception("a lifecycle call failed")
-            raise ToolError(_FAILED) from None
+            raise Refused(_FAILED) from None
 
-    async def _workspace(self, deadline: Deadline) -> Workspace:
+    async def _workspace(self, call: Call, deadline: Deadline) -> Workspace:
         if self._author.workspace is None:
-            return self._author.identity.workspace()
-        ask = partial(self._author.workspace, get_context())
+            return self._author.identity.workspace(call)
+        ask = partial(self._author.workspace, call.context)
         found = await deadline.call(self._source_threads, "the `workspace` function", ask)
         if not isinstance(found, Workspace):
             raise WorkspaceUnknown("The server's `workspace` function gave no Workspace.")
@@ -214,15 +244,15 @@ class Service:
             return await self._in_store(deadline, write)
         finally:
             # Whether or not this answer came in time: the next use of the workspace must be noted.
-            self.heartbeat.forget(workspace)
+            self._heartbeat.forget(workspace)
 
     async def _in_store(self, deadline: Deadline, work: "Callable[..., T]") -> T:
         return await deadline.run(self._store_threads, partial(work, until=deadline.until))
 
-    async def _used_workspace(self) -> Workspace:
+    async def _used_workspace(self, call: Call) -> Workspace:
         deadline = self._deadline()
         async with deadline.limit():
-            return await self._workspace(deadline)
+            return await self._workspace(call, deadline)
 
     async def _touch(self, workspace: Workspace) -> None:
         deadline = self._deadline()

@@ -9,9 +9,8 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
-
-from fastmcp.utilities.async_utils import is_coroutine_function
 
 from nimble_lifecycle.errors import NimbleError, WorkspaceUnknown
 
@@ -69,7 +68,7 @@ class Deadline:
         `what` names it in the log. Raises `AuthorError` when it raises, `Late` when its turn comes
         too late; `WorkspaceUnknown` passes.
         """
-        if is_coroutine_function(function):
+        if _is_async(function):
             with blamed(what):
                 return await cast("asyncio.Future[object]", function())
 
@@ -82,6 +81,13 @@ class Deadline:
             return result
         with blamed(what):
             return await result
+
+
+def _is_async(function: Callable[[], object]) -> bool:
+    # Python before 3.12 does not look into a partial.
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function)
 
 
 @contextmanager

@@ -1,26 +1,22 @@
 """A lifecycle handler as its author wrote it: reading its signature, and calling it.
 
-`tenancy` and `reason` are given by name; FastMCP's `Context` and `Depends` are resolved by FastMCP.
-Anything else a host could not supply is refused where it is written.
+`tenancy` and `reason` are given by name, and the framework may give more. Anything else a host
+could not supply is refused where it is written.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING
 
-from fastmcp.server.dependencies import (
-    resolve_dependencies,
-    transform_context_annotations,
-)
-from mcp.shared.tool_name_validation import validate_tool_name
-from uncalled_for import get_dependency_parameters
-
+from nimble_lifecycle.core.call import Call
+from nimble_lifecycle.core.deadline import Deadline, blamed
 from nimble_lifecycle.errors import HandlerError
 from nimble_lifecycle.protocol import Event
-from nimble_lifecycle.server.deadline import Deadline, blamed
 
 if TYPE_CHECKING:
     from nimble_lifecycle.store.ports import Hop
@@ -28,21 +24,44 @@ if TYPE_CHECKING:
 GIVEN = ("tenancy", "reason")
 """Parameters given by name; their annotations are never resolved."""
 
+_TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")  # MCP revision 2025-11-25, tool names
 _UNCALLABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD, Parameter.POSITIONAL_ONLY)
 
 
 @dataclass(frozen=True)
+class Supply:
+    """What a framework gives a function: the names of the parameters, and their values for a call.
+
+    `words` say in an error what the framework supplies.
+    """
+
+    names: Collection[str]
+    enter: Callable[[Call], AbstractAsyncContextManager[Mapping[str, object]]]
+    words: str
+
+
+Framework = Callable[[Callable[..., object]], Supply]
+"""Says what a framework gives a function, from a stand-in without the parameters of `GIVEN`."""
+
+
+@dataclass(frozen=True)
 class Handler:
-    """A function that answers one event, under the tool name hosts see."""
+    """A function that answers one event, under the name that its tool has by default."""
 
     event: Event
     name: str
     function: Callable[..., object]
     given: tuple[str, ...]
-    resolved: Callable[..., object]
+    supply: Supply
 
     @classmethod
-    def read(cls, event: Event, function: Callable[..., object], name: str | None) -> "Handler":
+    def read(
+        cls,
+        event: Event,
+        function: Callable[..., object],
+        name: str | None,
+        framework: Framework,
+    ) -> "Handler":
         """Read the signature; raises `HandlerError` naming the parameter no host could supply."""
         parameters = inspect.signature(function).parameters
         for parameter in parameters.values():
@@ -52,21 +71,23 @@ class Handler:
                     " Remove it."
                 )
         given = tuple(name for name in GIVEN if name in parameters)
-        resolved = _without(function, given)
-        dependencies = get_dependency_parameters(resolved)
-        for parameter in inspect.signature(resolved).parameters.values():
-            if parameter.default is Parameter.empty and parameter.name not in dependencies:
+        stand_in = _without(function, given)
+        # Before the framework sees the stand-in: it may rewrite its signature.
+        others = inspect.signature(stand_in).parameters.values()
+        supply = framework(stand_in)
+        for parameter in others:
+            if parameter.default is Parameter.empty and parameter.name not in supply.names:
                 raise HandlerError(
                     f"{_named(function)} requires {parameter.name!r}, which no host supplies."
-                    " Give it a default or remove it; `tenancy`, `reason`, a FastMCP `Context` and"
-                    " `Depends` are supplied."
+                    f" Give it a default or remove it; `tenancy`, `reason`, {supply.words} are"
+                    " supplied."
                 )
         name = name or _tool_name(function)
-        if not validate_tool_name(name).is_valid:
+        if not _TOOL_NAME.fullmatch(name):
             raise HandlerError(
                 f"{_named(function)}: {name!r} is no name for a tool. Give one: name=..."
             )
-        return cls(event, name, function, given, resolved)
+        return cls(event, name, function, given, supply)
 
     @property
     def label(self) -> str:
@@ -78,20 +99,22 @@ class Handler:
         """The function's docstring."""
         return inspect.getdoc(_innermost(self.function))
 
-    async def call(self, given: Mapping[str, object], threads: "Hop", deadline: Deadline) -> object:
+    async def call(
+        self, call: Call, given: Mapping[str, object], threads: "Hop", deadline: Deadline
+    ) -> object:
         """Call the function with what it asks for; raises as `Deadline.call` does."""
         wanted = {name: given[name] for name in self.given}
         with blamed(self.label):
-            async with resolve_dependencies(self.resolved, {}) as dependencies:
-                work = partial(self.function, **wanted, **dependencies)
+            async with self.supply.enter(call) as supplied:
+                work = partial(self.function, **wanted, **supplied)
                 return await deadline.call(threads, self.label, work)
 
 
 def _without(function: Callable[..., object], given: tuple[str, ...]) -> Callable[..., object]:
-    """Make a stand-in for FastMCP to inspect, with only the parameters it is to resolve.
+    """Make a stand-in for a framework to inspect, with only the parameters it is to resolve.
 
-    FastMCP rewrites the signature of what it inspects and resolves every annotation at once, so the
-    author's own function must not be handed to it.
+    Frameworks resolve every annotation at once, and FastMCP rewrites the signature of what it
+    inspects, so the author's own function must not be handed to them.
     """
 
     def stand_in() -> None: ...
@@ -104,7 +127,7 @@ def _without(function: Callable[..., object], given: tuple[str, ...]) -> Callabl
     }
     vars(stand_in)["__wrapped__"] = _innermost(function)  # where annotations are looked up
     vars(stand_in)["__signature__"] = inspect.Signature(kept)
-    return transform_context_annotations(stand_in)
+    return stand_in
 
 
 def _innermost(function: Callable[..., object]) -> Callable[..., object]:

@@ -26,22 +26,18 @@ class Heartbeat:
     """Touches the workspaces of calls, each at most once in `INTERVAL`."""
 
     def __init__(
-        self,
-        workspace: Callable[[], Awaitable[Workspace]],
-        touch: Callable[[Workspace], Awaitable[None]],
-        clock: Callable[[], float],
+        self, touch: Callable[[Workspace], Awaitable[None]], clock: Callable[[], float]
     ) -> None:
-        self._workspace = workspace
         self._touch = touch
         self._clock = clock
         self._touched: OrderedDict[Workspace, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._one = asyncio.Semaphore(1)
 
-    def beat(self) -> None:
-        """Note that the current call uses its workspace; returns at once."""
+    def beat(self, workspace: Callable[[], Awaitable[Workspace]]) -> None:
+        """Note that a call uses its workspace, which `workspace` finds; returns at once."""
         if len(self._tasks) < MAX_WAITING:
-            task = asyncio.create_task(self._beat())
+            task = asyncio.create_task(self._beat(workspace))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -55,9 +51,9 @@ class Heartbeat:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _beat(self) -> None:
+    async def _beat(self, find: Callable[[], Awaitable[Workspace]]) -> None:
         try:
-            workspace = await self._workspace()
+            workspace = await find()
         except Exception:  # noqa: BLE001  # the call itself says so where it needs the workspace
             logger.debug("no heartbeat: the workspace is not known")
             return

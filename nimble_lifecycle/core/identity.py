@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from fastmcp.server.dependencies import get_access_token, get_http_request
 from starlette.requests import Request
 
+from nimble_lifecycle.core.call import Call
 from nimble_lifecycle.errors import ConfigurationError, WorkspaceUnknown
 from nimble_lifecycle.protocol import Workspace
 
@@ -32,7 +32,7 @@ _LONGEST_FORWARDING: Final = 4096  # characters; looking through more would hold
 
 
 class Identity:
-    """Reads the workspace of the current call."""
+    """Reads the workspace of a call."""
 
     def __init__(self, claims: Sequence[str], trust_edge_headers: EdgeTrust) -> None:
         if isinstance(claims, str) or len(claims) not in (1, 2) or not all(claims):
@@ -44,10 +44,10 @@ class Identity:
         self._tenant_claim = claims[1] if len(claims) > 1 else None
         self._trusts = _edge_trust(trust_edge_headers)
 
-    def workspace(self) -> Workspace:
-        """Give the workspace of the current call; raises `WorkspaceUnknown`."""
-        request = _current_request()
-        claimed, token_says = self._from_token()
+    def workspace(self, call: Call) -> Workspace:
+        """Give the workspace of a call; raises `WorkspaceUnknown`."""
+        request = call.request
+        claimed, token_says = self._from_token(call.claims)
         edge, edge_says = self._from_edge(request)
         found = _agreed(claimed, edge)
         if found is not None:
@@ -60,14 +60,13 @@ class Identity:
             f" ({token_says}), the edge headers ({edge_says}), NB_WORKSPACE_ID ({process_says})."
         )
 
-    def _from_token(self) -> tuple[Workspace | None, str]:
-        token = get_access_token()
-        if token is None:
+    def _from_token(self, claims: Mapping[str, object] | None) -> tuple[Workspace | None, str]:
+        if claims is None:
             return None, "there is none"
-        workspace_id = _claim(token.claims, self._workspace_claim)
+        workspace_id = _claim(claims, self._workspace_claim)
         if workspace_id is None:
             raise WorkspaceUnknown(f"The access token has no claim {self._workspace_claim!r}.")
-        tenant_id = _claim(token.claims, self._tenant_claim) if self._tenant_claim else None
+        tenant_id = _claim(claims, self._tenant_claim) if self._tenant_claim else None
         return _workspace("access token", workspace_id, tenant_id or ""), ""
 
     def _from_edge(self, request: Request | None) -> tuple[Workspace | None, str]:
@@ -126,13 +125,6 @@ def _single_header(request: Request, name: str) -> str | None:
     if len(values) > 1:
         raise WorkspaceUnknown(f"The request has {len(values)} {name} headers; one is allowed.")
     return values[0] if values else None
-
-
-def _current_request() -> Request | None:
-    try:
-        return get_http_request()
-    except RuntimeError:
-        return None
 
 
 def _edge_trust(setting: EdgeTrust) -> Callable[[Request], bool]:
