@@ -14,7 +14,7 @@ from nimble_lifecycle.store import WorkStore
 from nimble_lifecycle.store.models import journal
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.loop import START, Loop
-from tests.simulation.scenario import FOREVER, Scenario
+from tests.simulation.scenario import Scenario
 from tests.simulation.site import Resource, Site
 from tests.simulation.stores import Stores
 
@@ -63,6 +63,8 @@ class Oracle:
     _seen: dict[UUID, sa.RowMapping] = field(default_factory=dict)
     _leases: dict[UUID, tuple[int, datetime]] = field(default_factory=dict)
     """The claim under which each row was last acted for: its token, and until when it held."""
+    _given_up: dict[UUID, datetime] = field(default_factory=dict)
+    """When it was said of each row that nobody can find out how its create ended."""
 
     def rows(self) -> list[sa.RowMapping]:
         """Give every row as it is stored."""
@@ -87,6 +89,10 @@ class Oracle:
         for row in self.rows():
             before = self._seen.get(row["id"])
             self._seen[row["id"]] = row
+            if row["reason"] != Why.CREATE_OUTCOME_UNKNOWN:
+                self._given_up.pop(row["id"], None)
+            elif row["phase"] == Phase.STALLED:
+                self._given_up.setdefault(row["id"], self.loop.instant)
             if before is None:
                 continue
             forgot = before["external_id"] not in (None, row["external_id"])
@@ -192,9 +198,8 @@ class Oracle:
         refused = row["idempotency_key"] in site.refused_for_good
         match row["reason"]:
             case Why.CREATE_OUTCOME_UNKNOWN:
-                forgetful = not traits.can_find and (traits.repeatable or 0.0) < FOREVER
                 spent = row["creates"] >= MAX_CREATES
-                return forgetful or refused or spent or self._has_foreign_name(row)
+                return self._forgotten(row) or refused or spent or self._has_foreign_name(row)
             case Why.NAME_CONFLICT:
                 return self._has_foreign_name(row)
             case Why.REJECTED:
@@ -208,6 +213,15 @@ class Oracle:
             case Why.RELEASE_BREAKER_OPEN:
                 return self.scenario.release_least < 10
         return False
+
+    def _forgotten(self, row: Mapping[str, Any]) -> bool:
+        """Whether the vendor could no longer be asked by the time the row was given up."""
+        traits = self.scenario.traits
+        if traits.can_find or traits.repeatable is None:
+            return not traits.can_find
+        given_up = self._given_up[UUID(str(row["id"]))]
+        usable = timedelta(seconds=traits.repeatable - self.scenario.lease)
+        return given_up >= datetime.fromisoformat(str(row["create_started_at"])) + usable
 
     def _has_foreign_name(self, row: Mapping[str, Any]) -> bool:
         foreign = (other.name for other in self.site.resources.values() if other.key is None)

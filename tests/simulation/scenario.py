@@ -54,8 +54,8 @@ CLASSES = (
 )
 """What a vendor can do about an unknown create."""
 
-FOREVER = 1500.0
-"""Longer than any schedule: keys are remembered until all is settled."""
+FOREVER = 10 * 365 * 86400.0
+"""Longer than any world lives, with all its calm: a key is remembered until all is settled."""
 
 VENDOR_OUTAGES = (
     "unavailable",
