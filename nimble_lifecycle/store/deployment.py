@@ -216,7 +216,12 @@ def _made_foreign(at: sa.Connection, now: datetime, actor: str) -> Copied:
     )
     at.execute(_no_loose_ends()).close()
     about = entries_about(
-        foreign, now, action="claim-database", outcome="retired", note=_COPIED, actor=actor
+        foreign,
+        now,
+        action="operator: claim-database",
+        outcome="retired",
+        note=_COPIED,
+        actor=actor,
     )
     at.execute(about).close()
     wanted = sa.and_(

@@ -1,4 +1,4 @@
-"""Journal entries about many rows at once, for commands that change them all."""
+"""Journal entries about rows as they stand, for what changes them without a vendor call."""
 
 from datetime import datetime
 
@@ -17,7 +17,7 @@ def entries_about(
         "at": sa.literal(now, Instant()),
         "tenancy_id": t.c.id,
         "kind": t.c.kind,
-        "action": sa.literal(f"operator: {action}"),
+        "action": sa.literal(action),
         "outcome": sa.literal(outcome),
         "actor": sa.literal(actor),
         "generation": t.c.generation,

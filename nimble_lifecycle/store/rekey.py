@@ -69,7 +69,9 @@ def rekey(
         now = at.execute(sa.select(database.clock.now())).scalar_one()
         about = f"tenant {tenant_id}"
         at.execute(
-            entries_about(nameless, now, action="rekey", outcome="moved", note=about, actor=actor)
+            entries_about(
+                nameless, now, action="operator: rekey", outcome="moved", note=about, actor=actor
+            )
         ).close()
         at.execute(_counted_on(nameless, _had_by(tenant_id))).close()
         at.execute(sa.update(t).where(nameless).values(tenant_id=tenant_id)).close()

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from nimble_lifecycle.protocol import Desired, Origin, Phase, Why
-from nimble_lifecycle.store.models import FLEET, deployment, held, journal, live, vendor
+from nimble_lifecycle.store.journal import entries_about
+from nimble_lifecycle.store.models import FLEET, deployment, held, live, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages
 from nimble_lifecycle.store.surpluses import insert_releasing
@@ -305,18 +306,9 @@ class SweepStore(SightingStore):
     def _note(
         self, at: sa.Connection, row: Row, now: datetime, *, action: str, sort: Sort, why: str
     ) -> None:
-        entry = sa.insert(journal).values(
-            at=now,
-            tenancy_id=row.id,
-            kind=row.kind,
-            action=action,
-            outcome=sort.value,
-            actor=self._actor,
-            generation=row.generation,
-            lease_token=row.lease_token,
-            settled=True,
-            external_id=row.external_id,
-            note=why,
+        its = t.c.id == row.id
+        entry = entries_about(
+            its, now, action=action, outcome=sort.value, note=why, actor=self._actor
         )
         at.execute(entry).close()
 
