@@ -28,8 +28,8 @@
         ├── RateLimited               the vendor asks for patience
         └── Unavailable               the vendor as a whole is down; certainly not applied
 
-`NotReady`, which ordinary tools raise, is also a FastMCP `ToolError` and lives in
-`nimble_lifecycle.server`. No message carries a secret, a DSN or a stack.
+`NotReady`, which ordinary tools raise, is also the `ToolError` of its framework and lives in
+`nimble_lifecycle.server` and `nimble_lifecycle.sdk`. No message carries a secret, a DSN or a stack.
 """
 
 

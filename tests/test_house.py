@@ -23,7 +23,7 @@ ROOMS = [
 DATABASE = {"sqlalchemy", "sqlmodel", "alembic", "psycopg"}
 FASTMCP = {"fastmcp", "mcp"}
 HTTP = {"httpx2", "httpx", "starlette"}
-OTHER_ROOMS = {"server", "core", "reconciler", "manifest", "store", "testing"}
+OTHER_ROOMS = {"server", "sdk", "core", "reconciler", "manifest", "store", "testing"}
 
 
 def room(*names: str) -> set[str]:
@@ -50,28 +50,36 @@ def loaded_by(statement: str) -> set[str]:
         ),
         (
             "from nimble_lifecycle import Lifecycle, NotReady",
-            DATABASE | room("reconciler", "manifest", "testing") | {"tenacity"},
+            DATABASE | room("sdk", "reconciler", "manifest", "testing") | {"tenacity"},
+        ),
+        (
+            "from nimble_lifecycle.sdk import Lifecycle, NotReady",
+            {"fastmcp", "tenacity"}
+            | DATABASE
+            | room("server", "reconciler", "manifest", "store", "testing"),
         ),
         (
             "import nimble_lifecycle.core.serving",
-            FASTMCP | DATABASE | room("server", "reconciler", "manifest", "store", "testing"),
+            FASTMCP
+            | DATABASE
+            | room("server", "sdk", "reconciler", "manifest", "store", "testing"),
         ),
         (
             "import nimble_lifecycle.store",
-            FASTMCP | room("server", "core", "reconciler", "manifest", "testing"),
+            FASTMCP | room("server", "sdk", "core", "reconciler", "manifest", "testing"),
         ),
         (
             "import nimble_lifecycle.reconciler",
-            FASTMCP | HTTP | DATABASE | room("server", "core", "manifest", "testing"),
+            FASTMCP | HTTP | DATABASE | room("server", "sdk", "core", "manifest", "testing"),
         ),
         (
             "import nimble_lifecycle.reconciler.cli",
-            FASTMCP | room("server", "core", "manifest", "testing"),
+            FASTMCP | room("server", "sdk", "core", "manifest", "testing"),
         ),
-        ("import nimble_lifecycle.testing", FASTMCP | room("server", "core", "manifest")),
+        ("import nimble_lifecycle.testing", FASTMCP | room("server", "sdk", "core", "manifest")),
         (
             "import nimble_lifecycle.manifest.cli",
-            DATABASE | room("server", "core", "reconciler", "store", "testing"),
+            DATABASE | room("server", "sdk", "core", "reconciler", "store", "testing"),
         ),
     ],
 )

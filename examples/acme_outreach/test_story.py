@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from acme_process import ADMIN_TOKEN, PATIENCE, Acme
-from fastmcp import Client
+from fastmcp import Client, FastMCP
+from mcp.server import MCPServer
 from mcp_types import CallToolResult
+from sdk_server import mcp as sdk_mcp
 from server import mcp
 
 HERE = Path(__file__).parent
@@ -40,9 +42,14 @@ def reconcile() -> None:
     )
 
 
-async def called(tool: str, **arguments: object) -> CallToolResult:
+async def called(tool: str, /, **arguments: object) -> CallToolResult:
+    """Call a tool of the server; see `asked`."""
+    return await asked(mcp, tool, **arguments)
+
+
+async def asked(server: FastMCP | MCPServer, tool: str, /, **arguments: object) -> CallToolResult:
     """Call a tool, again where the server asks for it: this machine may stall past a deadline."""
-    async with Client(mcp) as client, asyncio.timeout(PATIENCE):
+    async with Client(server) as client, asyncio.timeout(PATIENCE):
         result: CallToolResult = await client.call_tool_mcp(tool, arguments)
         while "Call again." in text(result):
             result = await client.call_tool_mcp(tool, arguments)
@@ -78,8 +85,29 @@ async def test_a_workspace_comes_sends_mail_and_goes(shared: Acme) -> None:
     assert shared.tenancies() == []
 
 
-def test_the_manifest_is_what_the_server_says() -> None:
-    command = [program("nimble-manifest"), "check", "server.py:mcp"]
+@pytest.mark.anyio
+async def test_the_server_of_the_sdk_serves_the_same_workspace(shared: Acme) -> None:
+    installed = await asked(sdk_mcp, "workspace_ready", reason="install")
+    assert "in a few seconds" in text(installed)
+    early = await asked(sdk_mcp, "sender")
+    assert early.structured_content is not None
+    assert early.structured_content["phase"] == "pending"
+
+    reconcile()
+    [tenancy] = shared.tenancies()
+    sender = text(await asked(sdk_mcp, "sender"))
+    assert f"Sending as {sender}." == text(await called("workspace_ready"))
+    assert not (await called("send_campaign", **CAMPAIGN)).is_error
+    assert len(shared.mail(str(tenancy["id"]))) == 1
+
+    await asked(sdk_mcp, "workspace_removing")
+    reconcile()
+    assert shared.tenancies() == []
+
+
+@pytest.mark.parametrize("server", ["server.py:mcp", "sdk_server.py:mcp"])
+def test_the_manifest_is_what_the_server_says(server: str) -> None:
+    command = [program("nimble-manifest"), "check", server]
     done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -5,13 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, TypeAlias
 
 from fastmcp import FastMCP
 from fastmcp.utilities.versions import dedupe_with_versions
+from mcp.server import MCPServer
 from mcp_types import Tool
 
 from nimble_lifecycle.mounted import local_tools
 from nimble_lifecycle.protocol import LIFECYCLE_ID, Event, marked_event
+
+Server: TypeAlias = FastMCP[Any] | MCPServer[Any]
+"""A server object: FastMCP's, or the official SDK's."""
 
 MAX_NAME = 128
 """Longest name of a tool, in characters (MCP revision 2025-11-25, server/tools, tool names)."""
@@ -47,8 +52,10 @@ class Handlers:
     listed: frozenset[str] = frozenset()
 
 
-async def listing_of(server: FastMCP) -> Listing:
+async def listing_of(server: Server) -> Listing:
     """List the tools of a server without running it."""
+    if isinstance(server, MCPServer):
+        return Listing(await server.list_tools())  # all that are registered: none can be hidden
     newest = dedupe_with_versions(list(await server.list_tools()), lambda tool: tool.name)
     registered = [
         Registered(tool.name, owner.name, marked_event(tool.meta))

@@ -54,8 +54,8 @@ def write(
     Parameters
     ----------
     target
-        The FastMCP server, or a function that makes it: `file.py:attr`, `module:attr`, or a
-        fastmcp.json.
+        The server (FastMCP's, or an `MCPServer` of the SDK), or a function that makes it:
+        `file.py:attr`, `module:attr`, or a fastmcp.json.
     manifest
         The file to change: an MCPB manifest.json, or a server.json or catalog entry (JSON, YAML).
     host_version
@@ -90,8 +90,8 @@ def check(
     Parameters
     ----------
     target
-        The FastMCP server, or a function that makes it: `file.py:attr`, `module:attr`, or a
-        fastmcp.json.
+        The server (FastMCP's, or an `MCPServer` of the SDK), or a function that makes it:
+        `file.py:attr`, `module:attr`, or a fastmcp.json.
     manifest
         The file to look at; it is not changed.
     host_version
@@ -114,8 +114,8 @@ def print_block(target: str, /) -> int:
     Parameters
     ----------
     target
-        The FastMCP server, or a function that makes it: `file.py:attr`, `module:attr`, or a
-        fastmcp.json.
+        The server (FastMCP's, or an `MCPServer` of the SDK), or a function that makes it:
+        `file.py:attr`, `module:attr`, or a fastmcp.json.
     """
     handlers = find_handlers(read_listing(target))
     if handlers.findings:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from fastmcp import FastMCP
+from mcp.server import MCPServer
 from pydantic import BaseModel, ValidationError
 
 from nimble_lifecycle.errors import TargetError
-from nimble_lifecycle.manifest.block import Listing, listing_of
+from nimble_lifecycle.manifest.block import Listing, Server, listing_of
 from nimble_lifecycle.target import load_target
 
 USUAL_NAMES = ("mcp", "server", "app")
@@ -35,22 +36,24 @@ class _Configuration(BaseModel):
 def read_listing(target: str) -> Listing:
     """List the tools of the server that `target` names.
 
-    `target` is `module:attr`, `file.py:attr` or a fastmcp.json; what it names is a FastMCP server
-    or a function, async or not, that makes one. Whatever the code of the target prints goes to
-    stderr. Raises TargetError in one line for whatever is wrong with it.
+    `target` is `module:attr`, `file.py:attr` or a fastmcp.json; what it names is a FastMCP server,
+    an `MCPServer` of the official SDK, or a function, async or not, that makes one. Whatever the
+    code of the target prints goes to stderr. Raises TargetError in one line for whatever is wrong
+    with it.
     """
     with redirect_stdout(sys.stderr):
         return asyncio.run(_listing(target))
 
 
-async def load_server(target: str) -> FastMCP:
+async def load_server(target: str) -> Server:
     """Load the server that `target` names, as `read_listing` does, without running it."""
     with redirect_stdout(sys.stderr):
         found = _from_configuration(Path(target)) if _is_file(target) else load_target(target)
         server = await _made(target, found) if isroutine(found) else found
-    if not isinstance(server, FastMCP):
-        raise TargetError(f"{target} is a {type(server).__name__}, not a FastMCP server")
-    return server
+    if isinstance(server, (FastMCP, MCPServer)):
+        return server
+    words = "neither a FastMCP server nor an MCPServer"
+    raise TargetError(f"{target} is a {type(server).__name__}, {words}")
 
 
 def _is_file(target: str) -> bool:

@@ -168,7 +168,7 @@ def check_server(
         the command that runs it over stdio, in whatever language.
     manifest
         The manifest or catalog entry whose block hosts read (default: what nimble-manifest would
-        write for a FastMCP server, none for others).
+        write for a server object, none for others).
     workspace
         The workspace to install into. Over HTTP it goes into the header x-workspace-id (default:
         no header), to a process as NB_WORKSPACE_ID (default: ws_check, or what is set).

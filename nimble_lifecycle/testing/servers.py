@@ -160,7 +160,7 @@ async def check_server(
 
     The arguments are those of `Host`. The server is used for real: rows are written, and the
     workspace is left as removed. Where no block is given, hosts that read it are not judged, save
-    for a FastMCP server, whose block is the one `nimble-manifest` would write.
+    for a server object, whose block is the one `nimble-manifest` would write.
 
     Raises NotConnected where the server cannot be reached at all.
     """

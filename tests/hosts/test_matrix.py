@@ -25,6 +25,9 @@ SLICE = {
     ("C", "2025-11-25", "stateful", "plain"),
     ("C", "2025-11-25", "stdio", "mounted"),
     ("C", "2026-07-28", "stateless", "namespaced"),
+    ("A", "2026-07-28", "stateless", "sdk"),
+    ("B", "2025-11-25", "stdio", "sdk"),
+    ("C", "2025-11-25", "stateful", "sdk"),
 }
 
 

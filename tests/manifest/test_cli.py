@@ -265,7 +265,7 @@ def test_check_prints_a_line_per_finding_that_says_what_to_do(capsys):
         ("nowhere.py:mcp", "cannot import nowhere.py: FileNotFoundError"),
         ("nowhere:mcp", "cannot import nowhere: ModuleNotFoundError"),
         ("server.py:nothing", "server.py has no attribute 'nothing'"),
-        ("server.py:not_a_server", "server.py:not_a_server is a int, not a FastMCP server"),
+        ("server.py:not_a_server", "server.py:not_a_server is a int, neither a FastMCP server"),
         ("exits.py:mcp", "cannot import exits.py: SystemExit: bye"),
         ("broken.py:mcp", "cannot import broken.py: SyntaxError"),
         ("silent.py:mcp", "cannot import silent.py: ValueError"),
@@ -450,11 +450,36 @@ def test_a_function_that_makes_the_server_is_called(factory, capsys):
     assert json.loads(capsys.readouterr().out)["lifecycle"] == NAMES
 
 
+SDK = """
+from mcp.server import MCPServer
+from nimble_lifecycle.sdk import Lifecycle
+
+lifecycle = Lifecycle()
+lifecycle.on_ready(name="workspace_ready")(lambda: "up")
+lifecycle.on_removing(name="workspace_removing")(lambda: "down")
+mcp = MCPServer("acme", extensions=[lifecycle], lifespan=lifecycle.lifespan())
+
+def twice():
+    mcp.add_tool(lambda: "", name="mine", meta={"ai.nimblebrain/lifecycle": {"event": "ready"}})
+    return mcp
+"""
+
+
+def test_a_server_of_the_sdk_is_asked_as_well(capsys):
+    Path("sdk_server.py").write_text(SDK)
+    assert run("write", "sdk_server.py:mcp") == 0
+    assert json.loads(Path("manifest.json").read_text())["_meta"][HOST_ID]["lifecycle"] == NAMES
+    assert run("check", "sdk_server.py:mcp") == 0
+    capsys.readouterr()
+    assert run("check", "sdk_server.py:twice") == 1
+    assert 'is marked on "workspace_ready", "mine"' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
         ("broken", "factories.py:broken makes no server: ValueError: no credential"),
-        ("nothing", "factories.py:nothing is a int, not a FastMCP server"),
+        ("nothing", "factories.py:nothing is a int, neither a FastMCP server nor an MCPServer"),
     ],
 )
 def test_a_function_that_makes_no_server_is_one_line(factory, words, capsys):

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from waiting import PATIENCE, until
 
-from nimble_lifecycle import Lifecycle, Tenancy, Workspace
+from nimble_lifecycle import Lifecycle, Tenancy, Workspace, sdk
 from nimble_lifecycle.store import IntentStore
 
 Row = dict[str, object]
@@ -64,8 +64,8 @@ def sqlite_table(sqlite_url: str) -> Iterator[Table]:
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give calls of a server all the time they need; tests of the deadline name their own."""
-    defaults = Lifecycle.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "deadline", PATIENCE)
+    for lifecycle in (Lifecycle, sdk.Lifecycle):
+        monkeypatch.setitem(lifecycle.__init__.__kwdefaults__, "deadline", PATIENCE)
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import asynccontextmanager
 
 import pytest
-from fastmcp import Client, FastMCP
+from fastmcp import Client, Context, FastMCP
 from waiting import PATIENCE
 
 from nimble_lifecycle import Lifecycle
@@ -226,6 +227,30 @@ async def test_an_argument_beats_the_environment(sqlite_table, monkeypatch, tmp_
         await up(client)
     assert len(sqlite_table.rows()) == 1
     assert not (tmp_path / "other.db").exists()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_authors_own_lifespan_works_beside_ours(sqlite_table, mode):
+    seen = []
+
+    @asynccontextmanager
+    async def own(server):
+        seen.append(f"enter {server.name}")
+        yield {"name": "berlin"}
+        seen.append("leave")
+
+    mcp = FastMCP("acme", lifespan=own)
+    lifecycle = Lifecycle(mcp, database_url=sqlite_table.url)
+
+    @lifecycle.on_ready(name="up")
+    def ready(ctx: Context) -> str:
+        return f"up in {ctx.lifespan_context['name']}"
+
+    async with Client(mcp, mode=mode) as client:
+        assert (await up(client)).content[0].text == "up in berlin"
+    assert seen == ["enter acme", "leave"]
+    assert [row["workspace_id"] for row in sqlite_table.rows()] == ["ws_1"]
 
 
 @pytest.mark.anyio

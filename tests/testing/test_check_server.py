@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from fastmcp import FastMCP
 from fastmcp.tools import Tool, ToolResult
+from mcp.server import MCPServer
 
-from nimble_lifecycle import Lifecycle
+from nimble_lifecycle import Lifecycle, sdk
 from nimble_lifecycle.testing.cli import main
 from nimble_lifecycle.testing.host import serving
 from nimble_lifecycle.testing.report import Verdict
@@ -48,8 +49,19 @@ def server(sqlite_url, monkeypatch):
     return mcp
 
 
+@pytest.fixture
+def sdk_server(sqlite_url, monkeypatch):
+    monkeypatch.setenv("NB_WORKSPACE_ID", "ws_1")
+    lifecycle = sdk.Lifecycle(database_url=sqlite_url, deadline=30.0)
+    lifecycle.on_ready(name="up")(lambda: "Welcome")
+    lifecycle.on_removing(name="down")(lambda: "Bye")
+    return MCPServer("acme", extensions=[lifecycle], lifespan=lifecycle.lifespan())
+
+
 @pytest.mark.anyio
-async def test_a_server_of_ours_is_called_correctly_by_every_host(server):
+@pytest.mark.parametrize("framework", ["server", "sdk_server"])
+async def test_a_server_of_ours_is_called_correctly_by_every_host(framework, request):
+    server = request.getfixturevalue(framework)
     report = await check_server(server)
     assert report.ok, str(report)
     assert [seen.label for seen in report.seen] == [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import httpx2
@@ -20,9 +20,9 @@ from mcp.server import MCPServer
 from mcp_types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, Implementation
 
 from nimble_lifecycle.errors import EraNotSpoken, NotConnected
+from nimble_lifecycle.manifest.block import Server
 from nimble_lifecycle.settings import WorkspaceSettings
 
-Server: TypeAlias = FastMCP[Any] | MCPServer[Any]
 Target: TypeAlias = Server | ClientTransport | str | Path | Sequence[str]
 """A server object, an http(s) address, a command or script for stdio, or a client transport."""
 

@@ -14,6 +14,7 @@ from typing import Final, Self, TypeAlias
 from fastmcp import Client, FastMCP
 from fastmcp.client.transports import ClientTransport
 from mcp import MCPError
+from mcp.server import MCPServer
 from mcp_types import (
     CONNECTION_CLOSED,
     REQUEST_TIMEOUT,
@@ -125,7 +126,7 @@ class Host:
     nothing by itself.
 
     `block` is the host block of the catalog entry, or the path of the manifest that has it; without
-    one it is what `nimble-manifest write` would make for a FastMCP server, and nothing for others.
+    one it is what `nimble-manifest write` would make for a server object, and nothing for others.
     `workspace` and `tenant` go where hosts put them: headers of the edge over HTTP, and
     NB_WORKSPACE_ID for a process (in memory: for this one, which can serve only one workspace at a
     time). `token` is an access token or a function that mints one, asked again after a 401;
@@ -359,7 +360,7 @@ class Host:
                 meta = read_document(path).content.get("_meta")
                 block = meta.get(HOST_ID) if isinstance(meta, Mapping) else None
                 return block if isinstance(block, Mapping) else {}
-            case None if isinstance(self._target, FastMCP):
+            case None if isinstance(self._target, (FastMCP, MCPServer)):
                 names = find_handlers(await listing_of(self._target)).names
                 lifecycle: dict[str, Json] = {
                     event.block_key: name for event, name in names.items()

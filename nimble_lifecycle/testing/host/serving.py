@@ -1,22 +1,27 @@
-"""Serves a FastMCP server over HTTP on a loopback port, for as long as a test needs it."""
+"""Serves a server object over HTTP on a loopback port, for as long as a test needs it."""
 
 import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import uvicorn
 from fastmcp import FastMCP
+from starlette.applications import Starlette
+
+from nimble_lifecycle.manifest.block import Server
 
 
 @asynccontextmanager
-async def serving(server: FastMCP[Any], *, stateless: bool = False) -> AsyncGenerator[str]:
+async def serving(server: Server, *, stateless: bool = False) -> AsyncGenerator[str]:
     """Serve over a real socket from this event loop; gives the address.
 
     A stateless server keeps no session between two requests, as behind a load balancer.
     """
-    app = server.http_app(path="/mcp", stateless_http=stateless)
+    if isinstance(server, FastMCP):
+        app: Starlette = server.http_app(path="/mcp", stateless_http=stateless)
+    else:
+        app = server.streamable_http_app(stateless_http=stateless)
     config = uvicorn.Config(app, log_level="warning", lifespan="on", ws="none")
     uvicorn_server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
