@@ -21,7 +21,8 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[1]
 FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.py)\s*\n")
 LIMIT = 180  # seconds for one block
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("authentication", "manifest", "testing")))
+PLAYED = ("authentication", "from-hand-written", "install", "manifest", "sdk", "testing")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in PLAYED))
 
 
 @pytest.mark.parametrize("page", PAGES)

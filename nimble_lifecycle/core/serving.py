@@ -12,8 +12,8 @@ from nimble_lifecycle.errors import ForbiddenVariable
 class Serving:
     """Holds the `Service` of a lifecycle for as long as any server serves it.
 
-    A lifecycle may be served several times at once: mounted in two servers, or by a framework that
-    enters its lifespan for each connection. All of them share one service.
+    A framework may enter the lifespan several times at once, as the SDK does for each connection
+    over SSE and in memory. All of them share one service.
     """
 
     def __init__(self, make: Callable[[], Service]) -> None:

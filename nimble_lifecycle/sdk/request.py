@@ -30,10 +30,7 @@ class ContextCall:
 
     @property
     def claims(self) -> Mapping[str, object] | None:
-        """The claims of the access token, if there is one.
-
-        Of the one that came with this request: the SDK's context variable has that of the session.
-        """
+        """The claims of the access token that came with this request, if there is one."""
         request = self.request
         user = None if request is None else request.scope.get("user")
         return (user.access_token.claims or {}) if isinstance(user, AuthenticatedUser) else None
