@@ -11,7 +11,8 @@ private cluster of the installed programs; tests that stop the server always hav
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from getpass import getuser
@@ -46,10 +47,18 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def npm() -> str:
-    """Give the command that installs outside witnesses written in JavaScript."""
-    found = shutil.which("npm")
-    return found or give_up("npm is not installed")
+def from_npm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Install outside witnesses in JavaScript: `from_npm(package, …)` gives their folder."""
+    npm = shutil.which("npm") or give_up("npm is not installed")
+
+    def install(*packages: str) -> Path:
+        home = tmp_path_factory.mktemp("npm")
+        quiet = ("--silent", "--no-fund", "--no-audit")
+        command = [npm, "install", *quiet, "--prefix", str(home), *packages]
+        subprocess.run(command, check=True, timeout=300)
+        return home
+
+    return install
 
 
 @pytest.fixture(params=BOTH)

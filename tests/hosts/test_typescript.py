@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,9 @@ CROWD = 50
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory, npm: str) -> Path:
-    """Install the clients from npm, and give the script beside them, where it finds them."""
-    home = tmp_path_factory.mktemp("typescript")
-    install = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
-    subprocess.run([*install, *PACKAGES], check=True, timeout=300)
-    return Path(shutil.copy(SCRIPT, home))
+def script(from_npm: Callable[..., Path]) -> Path:
+    """Install the clients, and give the script beside them, where it finds them."""
+    return Path(shutil.copy(SCRIPT, from_npm(*PACKAGES)))
 
 
 @pytest.mark.parametrize("stateless", [False, True])

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "acme_outreach"
 
 
 @pytest.fixture(scope="module")
-def mcpb(tmp_path_factory: pytest.TempPathFactory, npm: str) -> Path:
-    """Install the command from npm."""
-    home = tmp_path_factory.mktemp("mcpb")
-    install = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
-    subprocess.run([*install, "@anthropic-ai/mcpb@2"], check=True, timeout=300)
-    return home / "node_modules" / ".bin" / "mcpb"
+def mcpb(from_npm: Callable[..., Path]) -> Path:
+    """Install the command."""
+    return from_npm("@anthropic-ai/mcpb@2") / "node_modules" / ".bin" / "mcpb"
 
 
 @pytest.mark.slow
