@@ -21,8 +21,15 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[1]
 FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.py)\s*\n")
 LIMIT = 180  # seconds for one block
-PLAYED = ("authentication", "from-hand-written", "install", "manifest", "sdk", "testing")
-PAGES = ("README.md", *(f"docs/{name}.md" for name in PLAYED))
+PAGES = [
+    "README.md",
+    "docs/authentication.md",
+    "docs/manifest.md",
+    "docs/sdk.md",
+    "docs/testing.md",
+    pytest.param("docs/from-hand-written.md", marks=pytest.mark.slow),
+    pytest.param("docs/install.md", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

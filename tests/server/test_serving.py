@@ -31,6 +31,26 @@ if __name__ == "__main__":
     mcp.run(show_banner=False)
 """
 
+SDK_SERVER = """
+import sys, time
+from mcp.server import MCPServer
+from nimble_lifecycle.sdk import Lifecycle
+lifecycle = Lifecycle(deadline=600)
+@lifecycle.on_ready
+def up() -> str:
+    print("noise on stdout", flush=True)
+    if "--hang" in sys.argv:
+        time.sleep(600)
+    return "up"
+mcp = MCPServer("acme", extensions=[lifecycle], lifespan=lifecycle.lifespan())
+if __name__ == "__main__":
+    mcp.run()
+"""
+
+FRAMEWORKS = pytest.mark.parametrize(
+    "server", [SERVER, SDK_SERVER], indirect=True, ids=["fastmcp", "sdk"]
+)
+
 INITIALIZE = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},
@@ -39,9 +59,9 @@ INITIALIZE = {
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(request, tmp_path):
     path = tmp_path / "server.py"
-    path.write_text(textwrap.dedent(SERVER))
+    path.write_text(textwrap.dedent(getattr(request, "param", SERVER)))
     return path
 
 
@@ -87,6 +107,7 @@ class Host:
         return out, err, self.process.returncode
 
 
+@FRAMEWORKS
 def test_over_stdio_prints_never_reach_the_protocol_stream(server, environment, sqlite_table):
     host = Host(server, environment)
     assert host.initialized["capabilities"]["extensions"]["ai.nimblebrain/lifecycle"] == {}
@@ -99,6 +120,7 @@ def test_over_stdio_prints_never_reach_the_protocol_stream(server, environment, 
     assert [row["workspace_id"] for row in sqlite_table.rows()] == ["ws_1"]
 
 
+@FRAMEWORKS
 def test_end_of_input_in_the_middle_of_a_hanging_handler_ends_the_process(
     server, environment, sqlite_table
 ):
@@ -111,6 +133,7 @@ def test_end_of_input_in_the_middle_of_a_hanging_handler_ends_the_process(
     assert [row["desired"] for row in sqlite_table.rows()] == ["wanted"]
 
 
+@FRAMEWORKS
 def test_sigterm_in_the_middle_of_a_handler_then_a_restart_is_consistent(
     server, environment, sqlite_table
 ):
