@@ -140,6 +140,12 @@ def _edge_trust(setting: EdgeTrust) -> Callable[[Request], bool]:
 def _secret_headers(secrets: Mapping[str, str]) -> Callable[[Request], bool]:
     if not secrets or not all(name and value for name, value in secrets.items()):
         raise ConfigurationError("trust_edge_headers needs a secret header's name and value")
+    for name, value in secrets.items():
+        if not value.isascii() or value != value.strip():
+            raise ConfigurationError(
+                f"the secret of {name!r} in trust_edge_headers can never arrive: it has white space"
+                " around it, as a line of a file has, or is not ASCII. Strip it or choose another."
+            )
 
     def trusts(request: Request) -> bool:
         return all(_has_secret(request, name, value) for name, value in secrets.items())

@@ -26,7 +26,7 @@ from nimble_lifecycle.core.serving import Serving, new_service, refuse_forbidden
 from nimble_lifecycle.core.tool import REASON, ToolTexts, annotations_of
 from nimble_lifecycle.errors import ConfigurationError, HandlerError
 from nimble_lifecycle.protocol import LIFECYCLE_ID, Event, Reason, Tenancy, marked_event
-from nimble_lifecycle.sdk.ready import NotReady, answered, failed
+from nimble_lifecycle.sdk.ready import NotReady, answered, failed, failed_as
 from nimble_lifecycle.sdk.request import ContextCall, WorkspaceSource, sdk_supply
 
 T = TypeVar("T")
@@ -189,8 +189,7 @@ class Lifecycle(Extension):
             result = await call_next(ctx)
         finally:
             self._refusals.reset(before)
-        is_error = isinstance(result, CallToolResult) and result.is_error
-        return refusals[0] if refusals and is_error else result
+        return next((refusal for refusal in refusals if failed_as(result, refusal)), result)
 
     @asynccontextmanager
     async def _served(self, server: MCPServer[Any]) -> AsyncGenerator[None]:

@@ -28,3 +28,14 @@ def answered(text: str) -> CallToolResult:
 def failed(text: str) -> CallToolResult:
     """Give the result of a call that failed."""
     return answered(text).model_copy(update={"is_error": True})
+
+
+def failed_as(result: object, refusal: CallToolResult) -> bool:
+    """Whether a call failed with the words of a refusal, and not for what became of it."""
+    if not isinstance(result, CallToolResult) or not result.is_error:
+        return False
+    return _text(result).endswith(_text(refusal))  # the SDK says before it which tool it was
+
+
+def _text(result: CallToolResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, TextContent))

@@ -71,7 +71,10 @@ class Lifecycle(Provider):
     ) -> None:
         super().__init__()
         if not isinstance(mcp, FastMCP):
-            raise ConfigurationError(f"Lifecycle takes a FastMCP server, not {mcp!r}")
+            raise ConfigurationError(
+                f"Lifecycle takes a FastMCP server, not {mcp!r}. For an MCPServer of the official"
+                " SDK there is nimble_lifecycle.sdk.Lifecycle."
+            )
         if any(isinstance(provider, Lifecycle) for provider in mcp.providers):
             raise ConfigurationError(f"The server {mcp.name!r} already has a Lifecycle; use that.")
         self.mcp = mcp

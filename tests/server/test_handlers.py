@@ -8,6 +8,7 @@ from typing import Annotated
 import pytest
 from fastmcp import Client, Context, FastMCP
 from fastmcp.dependencies import Depends
+from mcp.server import MCPServer
 
 from nimble_lifecycle import Lifecycle
 from nimble_lifecycle.errors import ConfigurationError, HandlerError
@@ -205,3 +206,5 @@ def test_an_argument_that_is_no_function_is_refused_at_once(wrong):
 def test_a_lifecycle_of_something_else_than_a_server_is_refused():
     with pytest.raises(ConfigurationError, match="takes a FastMCP server"):
         Lifecycle("acme")
+    with pytest.raises(ConfigurationError, match=r"nimble_lifecycle\.sdk\.Lifecycle"):
+        Lifecycle(MCPServer("acme"))

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from nimble_lifecycle import Lifecycle, Workspace
-from nimble_lifecycle.errors import WorkspaceUnknown
+from nimble_lifecycle.errors import ConfigurationError, WorkspaceUnknown
 
 pytestmark = pytest.mark.anyio
 CALL = {
@@ -178,6 +178,13 @@ async def test_headers_of_anyone_else_do_not(sqlite_table, trust, peer, headers)
     assert "NB_WORKSPACE_ID (not for calls over HTTP)" in said
     assert "s3cret" not in said
     assert sqlite_table.rows() == []
+
+
+@pytest.mark.parametrize("secret", ["s3cret\n", " s3cret", "s\u00e9cret"])
+def test_a_secret_that_can_never_arrive_is_refused_at_once_and_not_shown(secret):
+    with pytest.raises(ConfigurationError, match=r"'x-edge' .* can never arrive") as refused:
+        Lifecycle(FastMCP("acme"), trust_edge_headers={"x-edge": secret})
+    assert secret.strip() not in str(refused.value)
 
 
 NETWORKS = ["10.0.0.0/8", "fd00::/8"]

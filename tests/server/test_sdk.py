@@ -284,17 +284,28 @@ async def test_a_refusal_that_another_tool_has_dealt_with_is_not_shown(sqlite_ta
     mcp = acme(sqlite_table.url)
 
     @mcp.tool()
-    async def careful(ctx: Context[Any]) -> str:
+    async def careful(ctx: Context[Any], fails: bool) -> str:
         try:
             await ctx.mcp_server.call_tool("send", {"name": "hi"}, ctx)
         except ToolError as error:
+            if fails:
+                raise ToolError("write a letter") from error
             return f"not yet: {type(error.__cause__).__name__}"
         return "sent"
 
+    @mcp.tool()
+    async def careless(ctx: Context[Any]) -> str:
+        await ctx.mcp_server.call_tool("send", {"name": "hi"}, ctx)
+        return "sent"
+
     async with Client(mcp) as client:
-        result = await called(client, "careful")
-    assert not result.is_error
-    assert result.content[0].text == "not yet: NotReady"
+        result = await called(client, "careful", fails=False)
+        assert not result.is_error
+        assert result.content[0].text == "not yet: NotReady"
+        result = await called(client, "careful", fails=True)
+        assert result.is_error
+        assert result.content[0].text == "Error executing tool careful: write a letter"
+        assert (await called(client, "careless")).structured_content["phase"] == "pending"
 
 
 def test_not_ready_is_an_error_of_ours_and_of_the_sdk():
