@@ -60,6 +60,7 @@ def _sqlite_engine(url: sa.URL, connections: int) -> "Engine":
         max_overflow=0,
         hide_parameters=True,
         json_deserializer=read_json,
+        pool_reset_on_return=None,  # each transaction ends where it began
         isolation_level="AUTOCOMMIT",
         connect_args={"check_same_thread": False},
     )
