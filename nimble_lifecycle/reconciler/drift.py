@@ -23,14 +23,18 @@ class Drift:
         self._kind = rules.kind
         self._lag = lag
 
-    async def gone(self, claim: Claim) -> None:
-        """Note that the resource of a settled claim is gone; retire its row when that is sure."""
-        external_id = claim.tenancy.external_id
-        if external_id is None:
-            return
-        sight = partial(self._sweeps.sight, self._kind, Sort.DRIFT, external_id, self._lag)
-        if await self._settler.until_stored(sight) < CONFIRMED:
-            return
+    async def is_sure(self, claim: Claim) -> bool:
+        """Note that the resource of a claim is gone; give whether that was seen often enough.
+
+        To be asked before the claim is settled: what succeeds after that voids the sighting.
+        """
+        subject = str(claim.tenancy.external_id)
+        sight = partial(self._sweeps.sight, self._kind, Sort.DRIFT, subject, self._lag)
+        return await self._settler.until_stored(sight) >= CONFIRMED
+
+    async def repair(self, claim: Claim) -> None:
+        """Retire the row of a settled claim whose resource is surely gone."""
+        external_id = str(claim.tenancy.external_id)
         why = "the vendor said twice that its resource is gone"
         retire = partial(
             self._sweeps.retire_vanished, claim.tenancy.id, external_id, claim.token, why=why

@@ -121,8 +121,8 @@ class Vendor:
     def poll(self, tenancy: Tenancy) -> "Polled | Awaitable[Polled]":
         """Say how `tenancy.operation_id` stands. Needed once `InProgress` is returned.
 
-        Where the vendor has forgotten the operation, raise `Gone`: a create is then unknown, and a
-        release is begun once more.
+        Where the vendor has forgotten the operation, raise `Gone`: a create is then unknown, and an
+        update or a release is begun once more.
         """
         raise NotImplementedError
 

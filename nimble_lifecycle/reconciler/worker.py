@@ -36,7 +36,7 @@ from nimble_lifecycle.reconciler.redact import described
 from nimble_lifecycle.reconciler.settler import Settler
 from nimble_lifecycle.reconciler.steps import Steps
 from nimble_lifecycle.reconciler.vendor import Vendor
-from nimble_lifecycle.store import Claim, Settlement, Suspect, WorkStore
+from nimble_lifecycle.store import Claim, Settlement, Step, Suspect, WorkStore
 from nimble_lifecycle.store.ports import Hop
 
 log = logging.getLogger("nimble_reconcile")
@@ -269,9 +269,12 @@ class Worker:
         outcome = _not_begun() if late else await self._steps.take(claim)
         settled = settlement(claim, outcome, self._policy)
         settled = await self._fleet.heard(claim, outcome, settled, probing=probing)
+        # Of an operation that is gone nobody says that its resource is.
+        gone = isinstance(outcome, Gone) and claim.step is Step.UPDATE
+        vanished = gone and await self._drift.is_sure(claim)
         await self._settle(claim, replace(settled, seconds=self._clock.monotonic() - started))
-        if isinstance(outcome, Gone) and settled.phase is Phase.READY:
-            await self._drift.gone(claim)
+        if vanished:
+            await self._drift.repair(claim)
         if isinstance(outcome, OverrunError):
             await self._late(claim, outcome)
 

@@ -180,7 +180,8 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
             created_at=sa.case(
                 (ready, sa.func.coalesce(t.c.created_at, now)), else_=t.c.created_at
             ),
-            last_observed_at=sa.case((ready, now), else_=t.c.last_observed_at),
+            # An update that failed shows nothing: it may have met that the resource is gone.
+            last_observed_at=sa.case((sa.and_(ready, i.finished), now), else_=t.c.last_observed_at),
             released_at=sa.case((i.phase == Phase.RELEASED.value, now), else_=t.c.released_at),
             due_at=later(now, i.delay),
             # As if its generation had not been seen: it is looked at once, and due it is not.

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 
 from nimble_lifecycle.protocol import Desired, Origin, Phase, Why
 from nimble_lifecycle.store.journal import entries_about
-from nimble_lifecycle.store.models import FLEET, deployment, held, live, vendor
+from nimble_lifecycle.store.models import FLEET, deployment, held, live, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages
 from nimble_lifecycle.store.surpluses import insert_releasing
@@ -202,7 +202,8 @@ class SweepStore(SightingStore):
         """Retire a ready row whose resource is gone, and give its workspace the next incarnation.
 
         Only while `token` is the row's, no release is asked for, and `external_id` was sighted
-        twice as `Sort.DRIFT`. `allowed` is what the breaker lets pass where that is known already.
+        twice as `Sort.DRIFT` since it was last seen to be there. `allowed` is what the breaker lets
+        pass where that is known already.
         """
         still = sa.and_(
             t.c.id == row_id,
@@ -218,6 +219,9 @@ class SweepStore(SightingStore):
             row = at.execute(sa.select(t).where(still).with_for_update()).one_or_none()
             if row is None:
                 return Act.CHANGED
+            self._lock(at, row.kind, in_turn=in_turn)
+            # What was seen before it was last there counts no more.
+            at.execute(_outdated(row)).close()
             act, now = self._let_pass(
                 at, row.kind, Sort.DRIFT, external_id, allowed=allowed, in_turn=in_turn
             )
@@ -319,6 +323,17 @@ class _Unchanged(Exception):
 
 def _owner_id(at: sa.Connection) -> str:
     return str(at.execute(sa.select(deployment.c.owner_id)).scalar_one())
+
+
+def _outdated(row: Row) -> sa.Delete:
+    """Forget that the row's resource was missing, where it was seen to be there after that."""
+    return sa.delete(sighting).where(
+        sighting.c.kind == row.kind,
+        sighting.c.sort == Sort.DRIFT.value,
+        sighting.c.subject == row.external_id,
+        sighting.c.acted_at.is_(None),
+        sighting.c.first_at < row.last_observed_at,
+    )
 
 
 def _retired(row: Row, now: datetime) -> sa.Update:

@@ -7,14 +7,48 @@ from typing import Any
 
 from waiting import PATIENCE
 
+from nimble_lifecycle.errors import Gone
+from nimble_lifecycle.protocol import Tenancy
+from nimble_lifecycle.reconciler import InProgress, Provisioned
 from nimble_lifecycle.store.models import sighting, tenancy
-from nimble_lifecycle.testing import MemoryVendor
+from nimble_lifecycle.testing import ManualClock, MemoryVendor
 
 MakeFleet = Callable[..., Any]
 
 
 class Slow(MemoryVendor):
     lag = timedelta(hours=1)
+
+
+class Forgetting(MemoryVendor):
+    """Changes a resource by an operation, and forgets the first three."""
+
+    operations = 0
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        made = await super().provision(tenancy)
+        if tenancy.external_id is None:
+            return made
+        self.operations += 1
+        return InProgress(f"change-{self.operations}", poll_after=0.01)
+
+    async def poll(self, tenancy: Tenancy) -> Provisioned:
+        if self.operations <= 3:
+            raise Gone(f"no operation {tenancy.operation_id}")
+        return Provisioned(tenancy.external_id or "")
+
+
+class Lying(MemoryVendor):
+    """Says of the first update of each change that there is no such resource."""
+
+    lied: frozenset[object] = frozenset()
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        size = tenancy.params["size"]
+        if tenancy.external_id is not None and size not in self.lied:
+            self.lied |= {size}
+            raise Gone("no such resource")
+        return await super().provision(tenancy)
 
 
 def vanish(f: Any) -> str:
@@ -63,6 +97,29 @@ def test_two_answers_within_the_vendors_lag_prove_nothing(fleet: MakeFleet) -> N
         lambda at: at.execute(sighting.select()).mappings().all(),
     )
     assert [each["strikes"] for each in seen] == [1]
+
+
+def test_an_update_whose_operation_is_forgotten_is_begun_once_more(fleet: MakeFleet) -> None:
+    f = fleet(Forgetting())
+    f.ready("a", size=1)
+    asyncio.run(f.work())
+    f.ready("a", size=2)
+    asyncio.run(f.work())
+    row = f.row()
+    assert (row["phase"], row["reason"], row["retired_at"]) == ("ready", None, None)
+    (made,) = f.world.resources.values()
+    assert made.params == {"size": 2}
+
+
+def test_two_answers_with_a_success_between_them_prove_nothing(fleet: MakeFleet) -> None:
+    f = fleet(Lying(), clock=ManualClock())
+    for size in range(4):
+        f.ready("a", size=size)
+        asyncio.run(f.work_on())
+        f.clock.advance(1)
+    assert (f.row()["phase"], f.row()["retired_at"]) == ("ready", None)
+    (made,) = f.world.resources.values()
+    assert made.params == {"size": 3}
 
 
 def _attempts(at: Any) -> list[int]:
