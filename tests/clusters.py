@@ -38,10 +38,14 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """A cluster on a free port, for the `with` block; its programs refuse root: `postgres` then."""
+    """A cluster on a free port, for the `with` block; its programs refuse root: `postgres` then.
 
-    def __init__(self, directory: Path) -> None:
+    Only a `durable` one outlives a crash of the machine, at the speed of its disk.
+    """
+
+    def __init__(self, directory: Path, *, durable: bool = False) -> None:
         self._directory = directory
+        self._durability = () if durable else ("-c fsync=off", "-c full_page_writes=off")
         self._user = "postgres" if os.geteuid() == 0 else None
         self._port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
@@ -80,7 +84,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start it; it answers when this returns."""
-        options = f"-h 127.0.0.1 -p {self._port} -k '' -c fsync=off -c full_page_writes=off"
+        options = " ".join([f"-h 127.0.0.1 -p {self._port} -k ''", *self._durability])
         self._run("pg_ctl", "-w", "-o", options, "start")
 
     def stop(self) -> None:

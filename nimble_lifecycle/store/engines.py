@@ -107,6 +107,19 @@ def _postgresql_engine(url: sa.URL, connections: int, ends: Callable[[], float])
     return engine
 
 
+def plan_once(engine: "Engine") -> None:
+    """Have PostgreSQL plan each prepared statement of a connection once, whatever the values.
+
+    The long statements take longer to plan than to run, and no value makes another plan better.
+    """
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: sa.engine.interfaces.DBAPIConnection, _: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.close()
+
+
 def _state(error: DBAPIError) -> str | None:
     """Give the SQLSTATE (PostgreSQL manual, appendix A); None where there is none."""
     state: str | None = getattr(error.orig, "sqlstate", None)

