@@ -13,7 +13,11 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 # `make chaos` simulates this many worlds before it breaks real ones.
 SIMULATED_SEEDS := 2000
 
-.PHONY: help demo test test-slow test-all chaos lint clean
+BENCH_VENV := .venv-bench
+BENCH_STAMP := $(BENCH_VENV)/.installed
+BENCH_NEEDS := tests/bench/requirements.txt
+
+.PHONY: help demo test test-slow test-all chaos bench bench-quick lint clean
 
 help:
 	@echo "make demo       the whole job on real parts, as a story (under a minute)"
@@ -21,6 +25,7 @@ help:
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-all   both"
 	@echo "make chaos      real processes killed, cut off and filled up for CHAOS_SECONDS (600)"
+	@echo "make bench      every figure beside its peers, in bench-out/; bench-quick in a minute"
 	@echo "make lint       lint, contracts and types only"
 	@echo "make clean      removes .venv and everything generated"
 
@@ -43,6 +48,12 @@ chaos: $(STAMP)
 	@$(RUN) tests.simulation --seeds $(SIMULATED_SEEDS)
 	@$(RUN) pytest -q -m chaos tests
 	@$(RUN) pytest -q -s tests/chaos/long_run.py
+
+bench: $(BENCH_STAMP)
+	@$(BENCH_VENV)/bin/python -m tests.bench $(FIGURES)
+
+bench-quick: $(BENCH_STAMP)
+	@$(BENCH_VENV)/bin/python -m tests.bench --quick $(FIGURES)
 
 lint: $(STAMP)
 	@echo "==> ruff: lint"
@@ -77,6 +88,14 @@ $(STAMP): pyproject.toml
 	@$(RUN) pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# The peers have an environment of their own: what they need must not become what the package has.
+$(BENCH_STAMP): pyproject.toml $(BENCH_NEEDS) $(STAMP)
+	@echo "==> $(BENCH_VENV): installing the package and its peers, about a minute the first time"
+	@$(VENV)/bin/python -m venv --clear $(BENCH_VENV)
+	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[all]' --requirement $(BENCH_NEEDS)
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) bench-out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -71,11 +71,13 @@ async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock,
     call = _Call(method, tenancy, hop, in_time=lambda: clock.monotonic() < end)
     task = asyncio.ensure_future(call.outcome())
     try:
-        await _wait(task, limit, clock)
+        await asyncio.sleep(0)  # what ends at once needs no timer
+        if not task.done():
+            await _wait(task, end, clock)
         if clock.monotonic() - end >= limit:
             # This process itself stood still, and its lease may be lost: what the call made is
             # only known, and never leaked, if its answer is still taken.
-            await _wait(task, limit, clock)
+            await _wait(task, clock.monotonic() + limit, clock)
     except asyncio.CancelledError:
         task.cancel()
         raise
@@ -86,13 +88,17 @@ async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock,
     return outcome_of_task(task)
 
 
-async def _wait(task: "asyncio.Task[Ended]", seconds: float, clock: Clock) -> None:
-    """Wait until the call has ended, but no longer than that."""
-    timer = asyncio.ensure_future(clock.sleep(seconds))
+async def _wait(task: "asyncio.Task[Ended]", end: float, clock: Clock) -> None:
+    """Wait until the call has ended, but no longer than to that instant."""
+    timer = asyncio.ensure_future(_come(end, clock))
     try:
         await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         timer.cancel()
+
+
+async def _come(end: float, clock: Clock) -> None:
+    await clock.sleep(max(0.0, end - clock.monotonic()))
 
 
 def outcome_of_task(task: "asyncio.Task[Ended]") -> Ended:

@@ -51,9 +51,9 @@ PROOF: Final = frozenset(
 """Outcomes that no vendor gives to a credential it refuses."""
 
 
-def settlement(claim: Claim, ended: Ended, policy: Policy) -> Settlement:
-    """Say what a step's end means for its row."""
-    row = Row(claim, policy)
+def settlement(claim: Claim, ended: Ended, policy: Policy, *, seconds: float = 0.0) -> Settlement:
+    """Say what the end of a step, which took so many seconds, means for its row."""
+    row = Row(claim, policy, seconds)
     match claim.step:
         case Step.CREATE:
             return _create(row, ended)

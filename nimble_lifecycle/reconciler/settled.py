@@ -78,10 +78,11 @@ def reason_of(refused: PermanentError | NameConflict) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A claimed row, and what can be said about it whatever the step was."""
+    """A claimed row, and what can be said about it whatever the step was, which took `seconds`."""
 
     claim: Claim
     policy: Policy
+    seconds: float = 0.0
 
     def settled(self, phase: Phase, outcome: str) -> Settlement:
         """Say nothing but the phase; the row is not due again."""
@@ -95,6 +96,7 @@ class Row:
             phase=phase,
             attempts=claim.attempts,
             creates=claim.creates,
+            seconds=self.seconds,
         )
 
     def ready(self, external_id: str, details: Mapping[str, Json]) -> Settlement:
@@ -201,6 +203,8 @@ def _seconds(given: object, *, otherwise: float, longest: float) -> float:
 
 def storable(details: object) -> tuple[dict[str, Json] | None, str | None]:
     """Give details as they can be stored, or say why they are not."""
+    if type(details) is dict and not details:
+        return {}, None
     try:
         text = json.dumps(details, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())

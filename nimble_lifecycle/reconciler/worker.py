@@ -95,6 +95,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._lost = 0
+        self._settling = 0
         self._all_lost = False
         self._beside = beside
         self._attend_at = 0.0
@@ -211,7 +212,13 @@ class Worker:
         return len(taken) >= free
 
     def _free(self) -> int:
-        return self._limits.concurrency - len(self._in_flight)
+        """Count the slots without a call; a call that is over waits for its settlement without one.
+
+        As many may wait as there are slots: a database that takes claims and no settlements must
+        not be given ever more.
+        """
+        slots = self._limits.concurrency
+        return slots - len(self._in_flight) + min(self._settling, slots)
 
     def _latest(self) -> float:
         """Say until when what is claimed next may be begun: two calls must fit into its lease.
@@ -267,16 +274,28 @@ class Worker:
         started = self._clock.monotonic()
         late = started > latest
         outcome = _not_begun() if late else await self._steps.take(claim)
-        settled = settlement(claim, outcome, self._policy)
+        seconds = self._clock.monotonic() - started
+        settled = settlement(claim, outcome, self._policy, seconds=seconds)
         settled = await self._fleet.heard(claim, outcome, settled, probing=probing)
         # Of an operation that is gone nobody says that its resource is.
         gone = isinstance(outcome, Gone) and claim.step is Step.UPDATE
         vanished = gone and await self._drift.is_sure(claim)
-        await self._settle(claim, replace(settled, seconds=self._clock.monotonic() - started))
+        if isinstance(outcome, OverrunError):
+            await self._settle(claim, settled)
+            await self._late(claim, outcome)
+            return
+        await self._settle_aside(claim, settled)
         if vanished:
             await self._drift.repair(claim)
-        if isinstance(outcome, OverrunError):
-            await self._late(claim, outcome)
+
+    async def _settle_aside(self, claim: Claim, settled: Settlement) -> None:
+        """Settle a step whose call is over: its slot is free for another meanwhile."""
+        self._settling += 1
+        self._wake.set()
+        try:
+            await self._settle(claim, settled)
+        finally:
+            self._settling -= 1
 
     async def _settle(self, claim: Claim, settled: Settlement) -> None:
         try:

@@ -84,14 +84,14 @@ def settlement_values(batch: Sequence[Settlement], actor: str) -> dict[str, obje
     batch.
     """
     # By name: `dataclasses.asdict` copies what it finds, at three times the cost of all the rest.
-    rows = [{name: getattr(item, name) for name in _FIELDS} | {"id": str(item.id)} for item in batch]
+    rows: list[Json] = [
+        {name: getattr(item, name) for name in _FIELDS} | {"id": str(item.id)} for item in batch
+    ]
     return {"its_batch": _storable_json(rows), "its_actor": actor}
 
 
-def _storable_json(rows: list[dict[str, Any]]) -> str:
-    """Write rows as JSON both databases can store; only where they cannot are all looked through.
-
-    """
+def _storable_json(rows: Json) -> str:
+    """Write rows as JSON both databases can store, looked through only where they could not."""
     try:
         text = json.dumps(rows, allow_nan=False, ensure_ascii=False)
         text.encode()
@@ -144,8 +144,7 @@ def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Ex
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """What was settled: `held` joins it to the batch, by token too, since the row may be settled by
-    a later claim."""
+    """What was settled: `held` joins it to the batch, by token too: a later claim may follow it."""
 
     settled: sa.FromClause
     held: sa.ColumnElement[bool]

@@ -276,6 +276,8 @@ class WorkStore(FleetStore):
 
 def _one_for_each_row(batch: Sequence[Settlement]) -> list[list[Settlement]]:
     """Part a batch so that no row stands twice in a part: one statement writes a row once."""
+    if len({settled.id for settled in batch}) == len(batch):
+        return [list(batch)]
     parts: list[list[Settlement]] = []
     seen: Counter[UUID] = Counter()
     for settled in batch:

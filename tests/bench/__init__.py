@@ -1,0 +1,1 @@
+"""`make bench`: what the package costs, side by side with what people would use instead."""

@@ -1,0 +1,1 @@
+"""What our figures are compared with, each driven as its own documentation says."""
