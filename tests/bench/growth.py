@@ -21,7 +21,8 @@ from tests.bench.harness import Bench, Side, in_turns
 SMALL = 10_000
 DUE = 100
 CHANGE = """
-UPDATE nimble_tenancy SET generation = generation + 1, generation_at = now(), params_hash = md5(random()::text)
+UPDATE nimble_tenancy
+SET generation = generation + 1, generation_at = now(), params_hash = md5(random()::text)
 WHERE workspace_id = ANY(SELECT 'workspace_' || n FROM generate_series(1, %s::int, %s::int) n)
 """
 
