@@ -1,7 +1,7 @@
 """The settlements that steps have in common: ready, waiting, backing off, stalled."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -23,8 +23,14 @@ from nimble_lifecycle.store import Claim, Settlement
 MAX_DETAILS = 8192
 """Largest `details`, in bytes of JSON."""
 
+MAX_NESTING = 100
+"""Deepest `details`; neither Python nor SQLite reads JSON of any depth."""
+
 OPERATION_LIMIT = 3600.0
 """Seconds an operation may take where the adapter names no deadline."""
+
+POLL_AFTER = 1.0
+"""Seconds between two questions about an operation where the adapter names none."""
 
 MAX_OPERATION = 366 * 86400.0
 """Longest deadline of an operation, in seconds."""
@@ -125,7 +131,9 @@ class Row:
             operation_limit=_seconds(
                 progress.deadline, otherwise=OPERATION_LIMIT, longest=MAX_OPERATION
             ),
-            delay=_seconds(progress.poll_after, otherwise=1.0, longest=MAX_DELAY),
+            # A vendor that says "now" is not asked in a loop.
+            delay=_seconds(progress.poll_after, otherwise=POLL_AFTER, longest=MAX_DELAY)
+            or POLL_AFTER,
         )
 
     def again(self, phase: Phase, error: Exception, outcome: str) -> Settlement:
@@ -216,4 +224,21 @@ def storable(details: object) -> tuple[dict[str, Json] | None, str | None]:
         return None, "the adapter's details are not a JSON object of text and were dropped"
     if size > MAX_DETAILS:
         return None, f"the adapter's details are over {MAX_DETAILS} bytes and were dropped"
+    if _nesting(kept) > MAX_NESTING:
+        return None, f"the adapter's details are over {MAX_NESTING} levels deep and were dropped"
     return kept, None
+
+
+def _nesting(value: Json) -> int:
+    """Count the levels of a document."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [inner for each in level for inner in _inside(each)]
+    return depth
+
+
+def _inside(value: Json) -> Iterable[Json]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

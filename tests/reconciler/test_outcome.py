@@ -370,7 +370,7 @@ def test_a_delay_the_adapter_asks_for_is_bounded(delay: float, low: float, high:
         (2.0, 60.0, (2.0, 60.0)),
         (float("nan"), None, (1.0, 3600.0)),
         (-1.0, float("inf"), (1.0, 366 * 86400.0)),
-        (0.0, -1.0, (0.0, 3600.0)),
+        (0.0, -1.0, (1.0, 3600.0)),
     ],
 )
 def test_times_of_an_operation_are_bounded(
@@ -378,6 +378,19 @@ def test_times_of_an_operation_are_bounded(
 ) -> None:
     settled = settlement(claim_of(Step.CREATE), InProgress("op", poll_after, deadline), POLICY)
     assert (settled.delay, settled.operation_limit) == expected
+
+
+def nested(levels: int) -> dict[str, object]:
+    """Make details of so many levels."""
+    inner: object = "x"
+    for _ in range(levels - 2):
+        inner = [inner]
+    return {"a": inner}
+
+
+def test_details_a_hundred_levels_deep_are_kept() -> None:
+    settled = settlement(claim_of(Step.CREATE), Provisioned("r1", nested(100)), POLICY)  # type: ignore[arg-type]
+    assert (settled.details, settled.message) == (nested(100), None)
 
 
 @pytest.mark.parametrize(
@@ -389,6 +402,8 @@ def test_times_of_an_operation_are_bounded(
         ({"a": "\ud800"}, "JSON"),
         ({"a": "\0"}, "JSON"),
         ([1, 2], "JSON"),
+        (nested(101), "deep"),
+        (nested(5000), "JSON"),
     ],
 )
 def test_details_that_cannot_be_stored_are_dropped_with_a_message(
