@@ -165,7 +165,9 @@ class Worker:
 
     async def _attend(self) -> None:
         found = await self._fleet.attention()
-        while found.suspects and await self._take_suspects(found.suspects):
+        if found.suspects and await self._take_suspects(found.suspects):
+            # Some may be due again already; all else gets its turn before them.
+            self._attend_at = self._clock.monotonic()
             found = await self._fleet.attention()
         if found.halted and self._free() > 0:
             latest = self._latest()
@@ -177,13 +179,15 @@ class Worker:
         """Rule 11: one after the other, with nothing else in flight; give whether any was taken.
 
         One of them may end this process. So those that were taken over least come first, in random
-        order among themselves, and what has ended three processes is quarantined.
+        order among themselves, and what has ended three processes is quarantined. All else waits no
+        longer than a lease for them.
         """
         await self._quiet()
         taken = False
+        end = self._clock.monotonic() + self._rules.lease
         shuffled = self._chance.sample(suspects, len(suspects))
         for suspect in sorted(shuffled, key=attrgetter("reclaims")):
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._clock.monotonic() >= end:
                 break
             latest = self._latest()
             claim_it = partial(self._store.claim_only, self._rules, suspect.id)

@@ -12,7 +12,7 @@ from waiting import PATIENCE
 
 from nimble_lifecycle.errors import CredentialError
 from nimble_lifecycle.protocol import Tenancy
-from nimble_lifecycle.reconciler import InProgress, Provisioned, Released
+from nimble_lifecycle.reconciler import External, InProgress, Provisioned, Released
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.limits import rules_of
 from nimble_lifecycle.reconciler.worker import Worker
@@ -351,6 +351,42 @@ def test_a_suspect_waits_for_what_is_in_flight_and_all_else_for_the_suspect(
         assert f.vendor.beside["suspect"] == 1
 
     asyncio.run(over_time(f, clock, scenario))
+
+
+class Unfindable(MemoryVendor):
+    """Its look-up takes its time, and fails."""
+
+    repeatable = None
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.looks: list[str] = []
+
+    async def find(self, tenancy: Tenancy) -> External | InProgress | None:
+        self.looks.append(tenancy.workspace_id)
+        if len(self.looks) > 100:
+            return await super().find(tenancy)
+        self.clock.advance(LEASE / 4)
+        raise ConnectionError("reset")
+
+
+def test_suspects_that_come_to_no_result_leave_the_others_their_turn(
+    sqlite_fleet: MakeFleet, limits: MakeLimits
+) -> None:
+    clock = ManualClock()
+    f = sqlite_fleet(Unfindable(clock), clock=clock, limits=limits())
+    left_behind(f, clock, 20)
+    f.ready("healthy")
+
+    async def until_healthy(worker: Worker) -> None:
+        running = asyncio.ensure_future(worker.run())
+        await f.passing(lambda: f.phases().get("ready"))
+        worker.stop()
+        await running
+
+    asyncio.run(f.with_worker(until_healthy))
+    assert len(f.vendor.looks) <= 10
 
 
 def test_suspects_come_in_an_order_that_chance_gives(
