@@ -20,7 +20,7 @@ from nimble_lifecycle.store.models import FLEET, deployment, held, live, sightin
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages
 from nimble_lifecycle.store.surpluses import insert_releasing
-from nimble_lifecycle.store.types import Expression, Instant
+from nimble_lifecycle.store.types import Expression, Instant, next_number
 from nimble_lifecycle.store.verdicts import asked
 
 RELEASE = "sweep: release"
@@ -259,7 +259,7 @@ class SweepStore(SightingStore):
             if act is Act.DONE:
                 wish = {
                     "desired": Desired.RELEASE.value,
-                    "generation": row.generation + 1,
+                    "generation": next_number(t.c.generation),
                     "generation_at": now,
                     "release_requested_at": now,
                 }
@@ -363,7 +363,7 @@ def _next_life(row: Row, now: datetime) -> sa.Insert:
     contact = ("last_seen_at", "last_reason", "last_used_at", "attempts")
     new: dict[str, Expression] = {
         "id": sa.literal(uuid5(row.id, "next"), sa.Uuid()),
-        "incarnation": t.c.incarnation + 1,
+        "incarnation": next_number(t.c.incarnation),
         "first_seen_at": at,
         "generation": sa.literal(1),
         "generation_at": at,

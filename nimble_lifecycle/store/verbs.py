@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from nimble_lifecycle.protocol import Desired, Phase, Why
 from nimble_lifecycle.store.models import FLEET, vendor
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.types import Columns, Expression, latest
+from nimble_lifecycle.store.types import Columns, Expression, latest, next_number
 from nimble_lifecycle.store.verdicts import (
     asked,
     has_resource,
@@ -222,7 +222,7 @@ _AFRESH: Changes = {"attempts": 0, "reclaims": 0}
 
 
 def _new_generation(now: Now) -> Changes:
-    return {"generation": t.c.generation + 1, "generation_at": now}
+    return {"generation": next_number(t.c.generation), "generation_at": now}
 
 
 def _about_row(action: str, row: UUID, now: Now, refusals: Refusals, changes: Changes) -> Verb:

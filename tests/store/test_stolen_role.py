@@ -6,6 +6,7 @@ that need a worker.
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 
 import psycopg
@@ -13,6 +14,9 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from nimble_lifecycle.protocol import Phase, Workspace
+from nimble_lifecycle.store.operators import By, OperatorStore
+from nimble_lifecycle.store.sightings import Act, Sort
+from nimble_lifecycle.store.sweeps import SweepStore
 
 pytestmark = pytest.mark.postgres
 
@@ -162,6 +166,26 @@ def test_numbers_at_their_end_do_not_stop_a_workspace(rig, thief) -> None:
     assert rig.removing().changed
     rig.claim(grace=0.0)
     assert rig.ready().tenancy.incarnation == 2
+
+
+def test_numbers_at_their_end_stop_neither_an_operator_nor_a_sweep(rig, thief) -> None:
+    largest = 2**31 - 1
+    thief.invent(generation=largest, incarnation=largest)
+    claim = rig.claim_one()
+    rig.settle(claim, Phase.READY, external_id="x1", finished=True)
+    row = claim.tenancy.id
+    with closing(OperatorStore(rig.url, clock=rig.clock)) as operator:
+        operator.release(row, By("me"))
+        thief.change(generation=largest)
+        operator.undo(row, By("me"))
+    thief.change(generation=largest)
+    sweeps = SweepStore(rig.work, actor="sweep")
+    for _ in range(2):
+        rig.clock.advance(1)
+        sweeps.sight("acme", Sort.DRIFT, "x1", 1.0)
+    token = rig.row()["lease_token"]
+    assert sweeps.retire_vanished(row, "x1", token, why="gone") is Act.DONE
+    assert [each["retired_at"] is None for each in rig.rows()] == [True, False]
 
 
 def test_a_workspace_has_one_live_row_however_many_are_inserted(rig, thief) -> None:
