@@ -47,6 +47,7 @@ from nimble_lifecycle.store.verdicts import (
     Verdict,
     asked,
     first,
+    has_resource,
     inherited_attempt,
     inherited_attempts,
     inherited_until,
@@ -339,7 +340,10 @@ def _seen_before() -> sa.ColumnElement[bool]:
 def _grace_end(now: Moment, seen: Moment) -> Moment:
     """Rule 9: from the worker's first sight or the last use, which no row can put after now."""
     used = earliest(sa.func.coalesce(t.c.last_used_at, seen), now)
-    return later(latest(seen, used), sa.bindparam("its_grace", type_=sa.Float()))
+    end = later(latest(seen, used), sa.bindparam("its_grace", type_=sa.Float()))
+    # Of a create that was repeated the first may still land, and would make anew what was released.
+    repeated = sa.and_(t.c.create_attempted_at > t.c.create_started_at, has_resource)
+    return latest(end, sa.func.coalesce(sa.case((repeated, t.c.create_ends_at)), end))
 
 
 def _keeping(name: str, *whens: tuple[sa.ColumnElement[bool], object]) -> Expression:

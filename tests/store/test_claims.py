@@ -400,6 +400,23 @@ def test_use_holds_a_release_for_one_grace_more(rig) -> None:
     assert rig.claim_one().step is Step.RELEASE
 
 
+def test_a_release_waits_until_a_create_that_was_repeated_can_no_longer_land(rig) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(), Phase.UNRESOLVED, delay=1.0, creates=1)
+    rig.clock.advance(11)
+    rules = {"can_find": False, "repeatable": 3600.0, "grace": 0.0}
+    claim = rig.claim_one(**rules)
+    rig.settle(claim, Phase.READY, external_id="x1", finished=True)
+    rig.removing()
+    rig.clock.advance(1)
+    assert rig.claim(**rules) == []
+    assert rig.row()["release_after"] == rig.row()["create_ends_at"] == rig.after(29)
+    rig.clock.advance(28)
+    assert rig.claim(**rules) == []
+    rig.clock.advance(1)
+    assert rig.claim_one(**rules).step is Step.RELEASE
+
+
 def test_use_in_the_future_counts_as_use_now(rig) -> None:
     rig.make_ready()
     rig.removing()
