@@ -59,9 +59,10 @@ class Process:
     def suspend(self, seconds: float) -> None:
         """Stand still for a while, as on a machine that is asleep."""
         self.suspended = True
-        self._loop.later(seconds, self._resume)
+        self._loop.later(seconds, self.resume)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Go on, with whatever was ready or has come since."""
         self.suspended = False
 
     def adopt(self, task: "_Task") -> None:

@@ -1,5 +1,6 @@
 """What must be true of the world: at the instant things happen at the vendor, and in the end."""
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,17 @@ class HostCall:
     by_operator: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A vendor call under a claim: its fencing token, and until when the claim holds."""
+
+    token: int
+    until: datetime
+    call: "asyncio.Future[Any]"
+    ends: float
+    """When whoever called gives up."""
+
+
 @dataclass
 class Oracle:
     """Watches the vendor, remembers what hosts said, and judges."""
@@ -61,10 +73,11 @@ class Oracle:
     list_not_believed: bool = False
     """Whether a sweep took the vendor's list for too short to be true."""
     _seen: dict[UUID, sa.RowMapping] = field(default_factory=dict)
-    _leases: dict[UUID, tuple[int, datetime]] = field(default_factory=dict)
-    """The claim under which each row was last acted for: its token, and until when it held."""
-    _given_up: dict[UUID, datetime] = field(default_factory=dict)
-    """When it was said of each row that nobody can find out how its create ended."""
+    _acts: dict[UUID, "Act"] = field(default_factory=dict)
+    """What was last done for each row."""
+    _due: dict[UUID, datetime] = field(default_factory=dict)
+    _stalled: dict[UUID, tuple[datetime, sa.RowMapping]] = field(default_factory=dict)
+    """When each row that is stalled came to be so, and how it was then."""
 
     def rows(self) -> list[sa.RowMapping]:
         """Give every row as it is stored."""
@@ -89,10 +102,7 @@ class Oracle:
         for row in self.rows():
             before = self._seen.get(row["id"])
             self._seen[row["id"]] = row
-            if row["reason"] != Why.CREATE_OUTCOME_UNKNOWN:
-                self._given_up.pop(row["id"], None)
-            elif row["phase"] == Phase.STALLED:
-                self._given_up.setdefault(row["id"], self.loop.instant)
+            self._keep_stalled(row)
             if before is None:
                 continue
             forgot = before["external_id"] not in (None, row["external_id"])
@@ -102,25 +112,51 @@ class Oracle:
                 name = f"{row['workspace_id']}#{row['incarnation']}"
                 self.object("undone", f"{name} was {before['phase']} and is {row['phase']}")
 
-    def asked(self, owner: str, tenancy: Tenancy) -> None:
+    def _keep_stalled(self, row: sa.RowMapping) -> None:
+        _, then = self._stalled.get(row["id"], (None, None))
+        if row["phase"] != Phase.STALLED:
+            self._stalled.pop(row["id"], None)
+        elif then is None or then["reason"] != row["reason"]:
+            self._stalled[row["id"]] = self.loop.instant, row
+
+    def newly_due(self) -> list[datetime]:
+        """Give the instants at which rows are to be looked at, as far as they are new."""
+        due = {
+            id_: row["lease_expires_at"] or row["due_at"]
+            for id_, row in self._seen.items()
+            if row["due_at"] is not None
+        }
+        new = [at for id_, at in due.items() if self._due.get(id_) != at]
+        self._due = due
+        return new
+
+    def asked(self, owner: str, tenancy: Tenancy, call: "asyncio.Future[Any]") -> None:
         """One at a time: a row is acted for by whoever has its lease, until it is over."""
         columns = (t.c.lease_token, t.c.lease_owner, t.c.lease_expires_at, t.c.paused)
         (row,) = self._read(sa.select(*columns).where(t.c.id == tenancy.id))
-        token, until = self._leases.get(tenancy.id, (0, self.loop.instant))
         if row["lease_owner"] != owner:
             return  # whoever lost its row and does not know it yet
         if row["paused"]:
             self.object("called though paused", tenancy.workspace_id)
-        self._leases[tenancy.id] = row["lease_token"], row["lease_expires_at"]
-        if token in (0, row["lease_token"]) or self.loop.instant >= until:
-            return
-        ended = sa.select(journal.c.id).where(
-            journal.c.tenancy_id == tenancy.id, journal.c.lease_token == token
+        before, ends = (
+            self._acts.get(tenancy.id),
+            self.loop.time() + self.scenario.traits.time_limit,
         )
-        if not self._read(ended):
-            self.object(
-                "two at once", f"{tenancy.workspace_id}: {owner} did not wait for the lease"
-            )
+        self._acts[tenancy.id] = Act(row["lease_token"], row["lease_expires_at"], call, ends)
+        if before is None or before.token == row["lease_token"]:
+            return
+        if self.loop.instant < before.until and not self._is_over(tenancy, before):
+            words = f"{tenancy.workspace_id}: {owner} did not wait for the lease"
+            self.object("two at once", words)
+
+    def _is_over(self, tenancy: Tenancy, act: Act) -> bool:
+        """Whether it was settled, and not by somebody else while it was still going on."""
+        if not act.call.done() and self.loop.time() < act.ends:
+            return False
+        settled = sa.select(journal.c.id).where(
+            journal.c.tenancy_id == tenancy.id, journal.c.lease_token == act.token
+        )
+        return bool(self._read(settled))
 
     # -- at the vendor, when it happens ----------------------------------------------------------
 
@@ -207,7 +243,8 @@ class Oracle:
             case Why.OPERATION_OVERDUE:
                 return traits.deadline is not None
             case Why.QUARANTINED:
-                return row["reclaims"] >= QUARANTINE
+                _, then = self._stalled[UUID(str(row["id"]))]
+                return bool(then["reclaims"] >= QUARANTINE)
             case Why.PAUSED:
                 return self.scenario.meddling > 0
             case Why.RELEASE_BREAKER_OPEN:
@@ -219,9 +256,9 @@ class Oracle:
         traits = self.scenario.traits
         if traits.can_find or traits.repeatable is None:
             return not traits.can_find
-        given_up = self._given_up[UUID(str(row["id"]))]
+        given_up, then = self._stalled[UUID(str(row["id"]))]
         usable = timedelta(seconds=traits.repeatable - self.scenario.lease)
-        return given_up >= datetime.fromisoformat(str(row["create_started_at"])) + usable
+        return bool(given_up >= then["create_started_at"] + usable)
 
     def _has_foreign_name(self, row: Mapping[str, Any]) -> bool:
         foreign = (other.name for other in self.site.resources.values() if other.key is None)
@@ -332,6 +369,8 @@ def _went_back(before: sa.RowMapping, row: sa.RowMapping) -> bool:
     if row["release_started_at"] is not None:
         ending = (Phase.RELEASING, Phase.RELEASED, Phase.STALLED, Phase.KEPT)
         return row["phase"] not in ending
+    if row["reason"] == Why.QUARANTINED:  # its update, if it was ready
+        return False
     started_over = (Phase.PENDING, Phase.UNRESOLVED, Phase.STALLED)
     return before["phase"] == Phase.READY and row["phase"] in started_over
 

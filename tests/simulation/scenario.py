@@ -1,6 +1,6 @@
 """What a seed stands for: the vendor's class, the fleet, and how much goes wrong."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tests.simulation.site import Traits
@@ -27,8 +27,15 @@ class Scenario:
     """Chance that a life of a process ends before its time."""
     suspends: float
     ambushes: float
+    """How often something happens to a process just when the database is called or answers."""
+    strikes: float
+    """How often it happens just when the vendor is called, or before it answers."""
     database_faults: float
+    answer_time: float
+    """Mean time of a request to the vendor, and of its answer."""
     vendor_faults: float
+    after_the_work: bool
+    """Whether what fails of a create has mostly been done by then, and nobody was told."""
     laggards: float
     permanent: float
     database_windows: tuple[Window, ...]
@@ -46,12 +53,9 @@ class Scenario:
         return 3 * self.traits.time_limit
 
 
-CLASSES = (
-    ("find and repeat", True, True),
-    ("find", True, False),
-    ("repeat", False, True),
-    ("neither", False, False),
-)
+FIND = ("find", True, False)
+REPEAT = ("repeat", False, True)
+CLASSES = (("find and repeat", True, True), FIND, REPEAT, ("neither", False, False))
 """What a vendor can do about an unknown create."""
 
 FOREVER = 10 * 365 * 86400.0
@@ -82,14 +86,17 @@ def drawn(chance: Random) -> Scenario:
         workers=chance.choice((1, 2, 2, 3)),
         servers=chance.choice((1, 1, 2)),
         concurrency=chance.choice((1, 3, 8)),
-        poll=chance.choice((10.0, 30.0)),
+        poll=chance.choice((3.0, 10.0, 30.0)),
         grace=chance.choice((0.0, 15.0, 60.0)),
         longest_backoff=chance.choice((20.0, 60.0)),
         crashes=chance.choice((0.0, 0.5, 0.9)),
         suspends=chance.choice((0.0, 0.0, 0.3)),
         ambushes=chance.choice((0.0, 0.02, 0.06)),
+        strikes=chance.choice((0.0, 0.06, 0.25)),
         database_faults=chance.choice((0.0, 0.05, 0.2)),
+        answer_time=chance.choice((0.2, 0.2, 3.0)),
         vendor_faults=rough,
+        after_the_work=chance.choice((False, False, True)),
         laggards=chance.choice((0.0, 0.0, 0.2)),
         permanent=chance.choice((0.0, 0.0, 0.05)),
         database_windows=_windows(chance, length, ("down",)),
@@ -117,8 +124,11 @@ def calm(traits: Traits) -> Scenario:
         crashes=0.0,
         suspends=0.0,
         ambushes=0.0,
+        strikes=0.0,
         database_faults=0.0,
+        answer_time=0.2,
         vendor_faults=0.0,
+        after_the_work=False,
         laggards=0.0,
         permanent=0.0,
         database_windows=(),
@@ -127,6 +137,20 @@ def calm(traits: Traits) -> Scenario:
         release_least=10,
         meddling=0,
         hands=0,
+    )
+
+
+def harsh(traits: Traits) -> Scenario:
+    """Give a scenario in which steps end badly between write-ahead and settlement."""
+    return replace(
+        calm(traits),
+        workspaces=4,
+        workers=3,
+        poll=3.0,
+        answer_time=3.0,
+        strikes=0.25,
+        vendor_faults=0.3,
+        after_the_work=True,
     )
 
 

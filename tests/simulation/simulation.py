@@ -42,6 +42,9 @@ CALM = 1600.0
 
 MOST_ROUNDS = 40
 
+LOOKED_AHEAD = 600.0
+"""Seconds until a row is due for which workers are woken when it is, to save them idle looks."""
+
 SWEPT = 0.1
 """How many worlds are swept in which a sweep has nothing to find."""
 
@@ -126,10 +129,13 @@ class World:
             self.chance,
             s.traits.time_limit,
             database_faults=s.database_faults,
+            answer_time=s.answer_time,
             vendor_faults=s.vendor_faults,
+            after_the_work=s.after_the_work,
             laggards=s.laggards,
             permanent=s.permanent,
             ambushes=s.ambushes,
+            strikes=s.strikes,
             database_windows=s.database_windows,
             vendor_windows=s.vendor_windows,
         )
@@ -226,7 +232,7 @@ class World:
     def _connect(self, store: Any, process: Process) -> None:
         store.clock.loop = self.loop
         store.clock.base = self.chance.uniform(0.0, 1000.0)
-        store.wire = Wire(self.loop, process, self.troubles, heard=self.oracle.wrote)
+        store.wire = Wire(self.loop, process, self.troubles, heard=self._heard)
 
     def _adapter(self, process: Process) -> Vendor:
         vendor = self.site.adapter()
@@ -347,8 +353,19 @@ class World:
         process.start(serve())
         return server
 
+    def _heard(self) -> None:
+        """Look at what was written; who looks often finds what is due soon after it is."""
+        self.oracle.wrote()
+        for due_at in self.oracle.newly_due():
+            after = (due_at - self.loop.instant).total_seconds()
+            if 0.0 < after < LOOKED_AHEAD:
+                self.loop.later(after + 0.001, self._hint)
+
     def _wake_workers(self) -> None:
         self.oracle.wrote()
+        self._hint()
+
+    def _hint(self) -> None:
         for process, worker in self.workers:
             if process.alive and self.chance.random() < 0.7:
                 delay = self.chance.expovariate(100.0)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Protocol
+from uuid import UUID
 
 from nimble_lifecycle.errors import (
     CredentialError,
@@ -89,7 +90,7 @@ class Operation:
 class Witness(Protocol):
     """Told of everything that changes at the vendor, when it happens."""
 
-    def asked(self, owner: str, tenancy: Tenancy) -> None: ...
+    def asked(self, owner: str, tenancy: Tenancy, call: "asyncio.Future[Any]") -> None: ...
     def created(self, resource: Resource) -> None: ...
     def about_to_create(self, tenancy: Tenancy) -> None: ...
     def released(self, resource: Resource) -> None: ...
@@ -117,6 +118,8 @@ class Site:
     told: dict[str, tuple[Process, float]] = field(default_factory=dict)
     """Who was last told, and when, what was made under a key."""
     removed_by_hand: set[str] = field(default_factory=set)
+    last_asked: dict[UUID, Process] = field(default_factory=dict)
+    """Who last asked for something for each tenancy."""
     made: int = 0
 
     def adapter(self) -> Vendor:
@@ -142,8 +145,9 @@ class Site:
         plan = self.troubles.of_call(method)
         label = f"{method} {tenancy.workspace_id}#{tenancy.incarnation}"
         self.troubles.note(process.name, f"asks {label}")
-        self.loop.later(0.0, self.witness.asked, process.name, tenancy)
-        self.troubles.ambush(process)
+        self.loop.later(0.0, self.witness.asked, process.name, tenancy, answer)
+        self._let_loose(process, tenancy)
+        self.troubles.strike(process)
         if plan.there is not None:
             self.loop.later(plan.there, self._land, process, label, method, tenancy, plan, answer)
         if plan.there is None or plan.back is None:
@@ -152,6 +156,13 @@ class Site:
             if self.troubles.chance.random() < 0.9:
                 self.loop.later(patience, _deliver, answer, TimeoutError("no answer"))
         return answer
+
+    def _let_loose(self, process: Process, tenancy: Tenancy) -> None:
+        """Let whoever had the row, and stood still since, go on when it does the most harm."""
+        before = self.last_asked.get(tenancy.id)
+        self.last_asked[tenancy.id] = process
+        if before not in (None, process) and before.suspended:
+            self.loop.later(self.troubles.chance.expovariate(5.0), before.resume)
 
     def _land(
         self,
@@ -318,7 +329,9 @@ class Site:
         return self.loop.time() < self.first_used[key] + self.traits.repeatable
 
     def _visible(self) -> float:
-        return self.loop.time() + self.troubles.chance.uniform(0.0, self.traits.lag)
+        """Say when what is made now is shown: at once, or as late as is declared."""
+        lag = self.troubles.chance.choice((0.0, 0.9, 1.0)) * self.traits.lag
+        return self.loop.time() + lag
 
     def _name(self, tenancy: Tenancy) -> str:
         name = tenancy.workspace_id if self.traits.unique_names else tenancy.external_name

@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.reconciler import outcome
-from nimble_lifecycle.store import claims
+from nimble_lifecycle.store import Rules, claims
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.cli import stores
-from tests.simulation.scenario import CLASSES, calm, traits_of
+from tests.simulation.scenario import CLASSES, FIND, REPEAT, calm, harsh, traits_of
 from tests.simulation.simulation import Verdict, simulate
 from tests.simulation.stores import Stores
 from tests.simulation.wire import RemoteWorkStore
@@ -26,6 +26,8 @@ from tests.simulation.wire import RemoteWorkStore
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
 ROOT = Path(__file__).parents[2]
+
+CHAOS = pytest.mark.chaos
 
 CHUNK = 25
 """Seeds of one test; several chunks, so that the processes of pytest share them."""
@@ -42,11 +44,20 @@ def assert_kept(verdict: Verdict, replay: str = "") -> None:
 
 
 @pytest.mark.parametrize(
-    "chunk", [*range(4), *(pytest.param(n, marks=pytest.mark.chaos) for n in range(4, 24))]
+    "chunk", [*range(4), *(pytest.param(n, marks=CHAOS) for n in range(4, 24))]
 )
 def test_every_promise_is_kept_whatever_fails(own: Stores, chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         assert_kept(simulate(seed, own))
+
+
+@pytest.mark.parametrize("vendor", CLASSES, ids=lambda vendor: vendor[0])
+def test_every_promise_is_kept_where_steps_end_badly(
+    own: Stores, vendor: tuple[str, bool, bool]
+) -> None:
+    for seed in range(10):
+        verdict = simulate(seed, own, harsh(traits_of(vendor)))
+        assert_kept(verdict, f"seed {seed} of `harsh`")
 
 
 @pytest.mark.postgres
@@ -129,7 +140,7 @@ def remove_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     def unfenced(self: RemoteWorkStore, batch: Any, *, actor: str) -> Any:
         tokens = self.reading(
             self.clock.monotonic() + 30.0,
-            lambda at: dict(at.execute(sa.select(t.c.id, t.c.lease_token)).tuples().all()),
+            lambda at: {row.id: row.lease_token for row in at.execute(sa.select(t)).all()},
         )
         return settle(self, [replace(s, token=tokens[s.id]) for s in batch], actor=actor)
 
@@ -140,14 +151,22 @@ def call_before_the_write_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CREATING", ())
 
 
+def forget_that_the_vendor_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = claims.rule_values
+
+    def early(rules: Rules) -> dict[str, object]:
+        return {**values(rules), "its_repeatable": (rules.repeatable or 0.0) - 2 * rules.lease}
+
+    monkeypatch.setattr(claims, "rule_values", early)
+
+
 @pytest.mark.parametrize(
     ("breaks", "notices"),
     [
         (take_unknown_for_not_applied, {"doubled", "leaked"}),
         (ignore_the_grace, {"lost"}),
         (call_before_the_write_ahead, {"no write-ahead"}),
-        pytest.param(remove_the_fence, {"two at once", "undone"}, marks=pytest.mark.chaos),
-        pytest.param(believe_at_once, {"doubled", "leaked"}, marks=pytest.mark.chaos),
+        pytest.param(forget_that_the_vendor_remembers, {"waits for a person"}, marks=CHAOS),
     ],
 )
 def test_a_broken_product_is_noticed(
@@ -158,6 +177,25 @@ def test_a_broken_product_is_noticed(
     breaks(monkeypatch)
     with stores(None) as own:  # its statements are built anew
         verdicts = (simulate(seed, own) for seed in range(150))
-        broken = next(verdict for verdict in verdicts if verdict.wrong)
-    assert notices & set(broken.figures), broken.wrong
+        broken = next(verdict for verdict in verdicts if notices & set(verdict.figures))
+    assert broken.wrong
     assert broken.replay == f"python -m tests.simulation --seed {broken.seed}"
+
+
+@pytest.mark.parametrize(
+    ("breaks", "vendor", "notices"),
+    [
+        (remove_the_fence, REPEAT, {"two at once", "undone"}),
+        (believe_at_once, FIND, {"doubled", "leaked"}),
+    ],
+)
+def test_a_product_that_breaks_where_steps_end_badly_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    vendor: tuple[str, bool, bool],
+    notices: set[str],
+) -> None:
+    breaks(monkeypatch)
+    with stores(None) as own:
+        verdicts = (simulate(seed, own, harsh(traits_of(vendor))) for seed in range(40))
+        assert any(notices & set(verdict.figures) for verdict in verdicts)

@@ -38,7 +38,8 @@ class Call:
 APPLIED = ("none", "error after", "no answer", "late", "laggard")
 """Faults of calls that do their work."""
 
-NOT_APPLIED = ("temporary", "permanent", "error before", "lost")
+UNTOLD = 0.6
+"""How many creates end so, where most faults come after the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,13 @@ class Troubles:
     chance: Random
     time_limit: float
     database_faults: float = 0.0
+    answer_time: float = 0.2
     vendor_faults: float = 0.0
+    after_the_work: bool = False
     laggards: float = 0.0
     permanent: float = 0.0
     ambushes: float = 0.0
-    """How often something happens to a process just when it calls or is answered."""
+    strikes: float = 0.0
     database_windows: tuple[Window, ...] = ()
     vendor_windows: tuple[Window, ...] = ()
     trace: list[str] = field(default_factory=list)
@@ -79,9 +82,15 @@ class Troubles:
         self.note("world", "healed")
 
     def ambush(self, process: Process) -> None:
-        """Strike a process at a bad time, or not."""
-        # An idle look that is struck at shows nothing, and there are many.
-        if self.healed or not process.alive or self.chance.random() >= self.ambushes:
+        """Strike a process just when the database is called or answers, or not."""
+        self._strike(process, self.ambushes)
+
+    def strike(self, process: Process) -> None:
+        """Strike a process between write-ahead and settlement, or not."""
+        self._strike(process, self.strikes)
+
+    def _strike(self, process: Process, often: float) -> None:
+        if self.healed or not process.alive or self.chance.random() >= often:
             return
         match self.chance.choice(("kill", "kill soon", "suspend", "cut off")):
             case "kill":
@@ -132,12 +141,13 @@ class Troubles:
     def of_call(self, method: str) -> Call:
         """Say what becomes of the next call to the vendor."""
         chance = self.chance
-        there, back = chance.expovariate(5.0), chance.expovariate(5.0)
-        # Well within the limit; a fault says otherwise.
-        there, back = min(there, self.time_limit / 4), min(back, self.time_limit / 4)
+        mean = 1 / self.answer_time
+        there, back = chance.expovariate(mean), chance.expovariate(mean)
+        # Within the limit; a fault says otherwise.
+        there, back = min(there, 0.45 * self.time_limit), min(back, 0.45 * self.time_limit)
         if self.healed:
             return Call("none", there, back)
-        fault = self._window(self.vendor_windows) or self._single_fault()
+        fault = self._window(self.vendor_windows) or self._single_fault(method)
         if fault == "permanent" and method == "poll":
             fault = "temporary"  # "certainly not applied" would be a lie about what is under way
         if fault != "none":
@@ -154,7 +164,9 @@ class Troubles:
                 return Call(fault, chance.uniform(3 * limit, 12 * limit), back)
         return Call(fault, there, back)
 
-    def _single_fault(self) -> str:
+    def _single_fault(self, method: str) -> str:
+        if self.after_the_work and method == "provision" and self.chance.random() < UNTOLD:
+            return self.chance.choice(("error after", "no answer", "late"))
         if self.chance.random() >= self.vendor_faults:
             return "none"
         if self.chance.random() < self.permanent:
