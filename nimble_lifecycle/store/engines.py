@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
     from sqlalchemy.pool import ConnectionPoolEntry
 
+    from nimble_lifecycle.store.postgresql import DeadlineConnection
+
 
 def parse_url(url: str) -> sa.URL:
     """Read a database URL; raises ConfigurationError for one that is neither of the two."""
@@ -88,6 +90,7 @@ def _postgresql_engine(url: sa.URL, connections: int, ends: Callable[[], float])
         poolclass=sa.QueuePool,
         pool_size=connections,
         max_overflow=0,
+        pool_use_lifo=True,  # those last used have their statements prepared
         hide_parameters=True,
         json_deserializer=read_json,
         pool_reset_on_return=None,  # autocommit leaves nothing to roll back
@@ -108,13 +111,14 @@ def _postgresql_engine(url: sa.URL, connections: int, ends: Callable[[], float])
 
 
 def plan_once(engine: "Engine") -> None:
-    """Have PostgreSQL plan each prepared statement of a connection once, whatever the values.
+    """Have PostgreSQL plan each statement of a connection once, whatever the values.
 
     The long statements take longer to plan than to run, and no value makes another plan better.
     """
 
     @sa.event.listens_for(engine, "connect")
-    def prepare(connection: sa.engine.interfaces.DBAPIConnection, _: object) -> None:
+    def prepare(connection: "DeadlineConnection", _: object) -> None:
+        connection.prepare_threshold = 0  # psycopg plans a statement five times before it keeps it
         cursor = connection.cursor()
         cursor.execute("SET plan_cache_mode = force_generic_plan")
         cursor.close()

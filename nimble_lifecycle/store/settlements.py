@@ -114,10 +114,11 @@ def settled_values(settled: Mapping[UUID, tuple[int, str | None]]) -> dict[str, 
 def settle_at_once(clock: Clock) -> sa.Executable:
     """Build settlement, journal and rescue as one statement (PostgreSQL)."""
     item = _batch_postgresql()
-    settled = _settle(clock, item).where(_among(sa.select(item.c.id))).cte("settled")
+    of_batch = _among(sa.select(item.c.id))
+    settled = _settle(clock, item).where(of_batch).cte("settled")
     held = sa.and_(settled.c.id == item.c.id, settled.c.lease_token == item.c.token)
     fenced = _Fence(settled, held, settled.c.external_id)
-    journalled = _journal(clock, item, fenced).cte("journalled")
+    journalled = _journal(clock, item, fenced, of_batch).cte("journalled")
     lost = sa.select(*item.c).where(sa.not_(sa.exists().where(held))).cte("lost")
     rescued = _rescue(clock, lost).where(_among(sa.select(lost.c.id))).cte("rescued")
     return sa.select(settled.c.id).add_cte(journalled, rescued)
@@ -139,7 +140,8 @@ def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Ex
     token, resource = (sa.func.json_extract(settled.c.value, f"$[{at}]") for at in (0, 1))
     held = sa.and_(settled.c.key == item.c.id, token == item.c.token)
     rescue = _rescue(clock, item).where(sa.not_(sa.exists().where(held)))
-    return _settle(clock, item), _journal(clock, item, _Fence(settled, held, resource)), rescue
+    fenced = _Fence(settled, held, resource)
+    return _settle(clock, item), _journal(clock, item, fenced, sa.true()), rescue
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,9 @@ def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[boo
     return sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
 
 
-def _journal(clock: Clock, item: sa.FromClause, fence: _Fence) -> sa.Insert:
+def _journal(
+    clock: Clock, item: sa.FromClause, fence: _Fence, of_batch: sa.ColumnElement[bool]
+) -> sa.Insert:
     """Add what was done, once: a settlement may be repeated when its answer was lost."""
     i = item.c
     # Whether the lease held and the row took what the step says, its resource with it.
@@ -284,7 +288,7 @@ def _journal(clock: Clock, item: sa.FromClause, fence: _Fence) -> sa.Insert:
             .join(moment, sa.true())
             .outerjoin(fence.settled, fence.held)
         )
-        .where(sa.not_(known))
+        .where(of_batch, sa.not_(known))
     )
     return sa.insert(journal).from_select(list(entry), rows, include_defaults=False)
 

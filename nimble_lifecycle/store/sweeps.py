@@ -137,6 +137,18 @@ class SweepStore(SightingStore):
         rows = self._read(lambda at: at.execute(statement).mappings().all())
         return [Member(**row) for row in rows]
 
+    def silent(self, kind: str, since: datetime) -> list[Member]:
+        """Read the live rows that are wanted and were not heard from after that instant."""
+        statement = sa.select(*_MEMBER).where(
+            t.c.kind == kind,
+            live,
+            t.c.desired == Desired.WANTED.value,
+            t.c.hold.is_(None),
+            t.c.last_seen_at <= since,
+        )
+        rows = self._read(lambda at: at.execute(statement.order_by(t.c.id)).mappings().all())
+        return [Member(**row) for row in rows]
+
     def unknowns(self, kind: str) -> list[Unknown]:
         """Read the rows that wait for a person to say whether they were created."""
         names = Unknown.__dataclass_fields__

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.errors import RekeyNeeded
-from nimble_lifecycle.protocol import Workspace
+from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store.models import tenancy as t
 from tests.store.conftest import RULES
 
@@ -118,6 +118,18 @@ def test_a_claim_with_something_to_count_reads_no_more_rows(plans: Plans) -> Non
 
     plan = plans.of(claim, on=plans.rig.work)
     assert "ix_nimble_tenancy_leased" in plan
+    assert not scans_all(plan), plan
+
+
+def test_a_settlement_reads_its_rows_by_their_key(plans: Plans) -> None:
+    plans.rig.ready(workspace=Workspace("new"))
+    (claim,) = plans.rig.claim()
+
+    def settle() -> None:
+        assert plans.rig.settle(claim, Phase.READY, external_id="new", finished=True)
+
+    plan = plans.of(settle, on=plans.rig.work)
+    assert "nimble_tenancy_pkey" in plan or "sqlite_autoindex_nimble_tenancy" in plan
     assert not scans_all(plan), plan
 
 

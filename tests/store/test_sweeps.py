@@ -83,6 +83,16 @@ def sweeper(rig) -> Sweeper:
 # -- one sweep at a time ---------------------------------------------------------------------------
 
 
+def test_only_wanted_rows_that_were_not_heard_from_are_silent(sweeper: Sweeper) -> None:
+    for name in ("silent", "released", "heard"):
+        sweeper.rig.ready(workspace=Workspace(name))
+    sweeper.rig.removing(Workspace("released"))
+    since = sweeper.rig.clock.instant
+    sweeper.rig.clock.advance(HOUR)
+    sweeper.rig.ready(workspace=Workspace("heard"))
+    assert [each.workspace_id for each in sweeper.store.silent(KIND, since)] == ["silent"]
+
+
 def test_one_sweep_of_a_kind_has_the_turn_and_other_kinds_have_theirs(sweeper: Sweeper) -> None:
     assert not sweeper.other.take_turn(KIND, 60.0)
     assert not sweeper.store.take_turn(KIND, 60.0)
