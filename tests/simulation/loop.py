@@ -7,6 +7,7 @@ chooses; plain callbacks keep the order asyncio promises.
 
 import asyncio
 import heapq
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
@@ -154,12 +155,16 @@ class Loop(asyncio.AbstractEventLoop):
     def run_until_complete(self, future: Any) -> Any:
         """Run the world's `future`; raises StuckError where it cannot end."""
         asyncio.events._set_running_loop(self)
+        hooks = sys.get_asyncgen_hooks()
+        # A generator of the dead never comes to its end, and nobody is to be told.
+        sys.set_asyncgen_hooks(finalizer=lambda _generator: None)
         try:
             main = self.create_task(future, context=self._world.copy())
             while not main.done():
                 self._step()
             return main.result()
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             asyncio.events._set_running_loop(None)
 
     def _step(self) -> None:
