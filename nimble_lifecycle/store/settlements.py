@@ -185,6 +185,8 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
     ready = i.phase == Phase.READY.value
     # The params changed while the outcome of the attempt was open: they are still to be applied.
     unapplied = sa.and_(t.c.generation == i.generation, new_params)
+    # A late worker gave the row a resource meanwhile: what this step made, and says, is a surplus.
+    another = sa.func.coalesce(t.c.external_id != i.external_id, sa.false())
     same_operation = t.c.operation_id == i.operation_id
     return (
         sa.update(t)
@@ -194,7 +196,7 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
             reason=i.reason,
             message=i.message,
             external_id=sa.func.coalesce(t.c.external_id, i.external_id),
-            details=sa.func.coalesce(i.details, t.c.details),
+            details=sa.case((another, t.c.details), else_=sa.func.coalesce(i.details, t.c.details)),
             operation_id=i.operation_id,
             operation_deadline_at=sa.case(
                 (same_operation, t.c.operation_deadline_at), else_=later(now, i.operation_limit)
@@ -315,6 +317,7 @@ def _rescue(clock: Clock, item: sa.FromClause) -> sa.Update:
         )
         .values(
             external_id=sa.func.coalesce(t.c.external_id, i.external_id),
+            details=sa.case((made, i.details), else_=t.c.details),
             due_at=sa.case((made, instant_of(clock)), else_=t.c.due_at),
             attempted_params_hash=sa.case(
                 (sa.or_(overwrote, i.generation != t.c.claimed_generation), None),

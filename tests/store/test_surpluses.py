@@ -43,6 +43,14 @@ def test_a_create_of_the_present_worker_is_the_surplus_where_a_late_one_came_fir
     assert [row["external_id"] for row in surpluses(rig)] == ["other"]
 
 
+def test_a_resource_keeps_its_own_details_beside_a_surplus(rig) -> None:
+    first, second = late_create(rig)
+    its, others = {"inbox": "late"}, {"inbox": "other"}
+    rig.settle(first, Phase.READY, external_id="late", details=its, finished=True)
+    rig.settle(second, Phase.READY, external_id="other", details=others, finished=True)
+    assert (rig.row()["external_id"], rig.row()["details"]) == ("late", its)
+
+
 def test_what_was_made_late_for_a_released_row_is_released_too(rig) -> None:
     first, second = late_create(rig)
     rig.settle(second, Phase.READY, external_id="x1", finished=True, creates=0)
@@ -135,6 +143,15 @@ def test_an_unsure_row_takes_what_a_late_worker_made(rig) -> None:
     rig.work.settle(batch, actor="me")
     assert mend(rig) == 0, "the settlement itself gave it to the row"
     assert rig.row()["external_id"] == "late"
+
+
+def test_a_row_takes_the_details_of_what_a_late_worker_made(rig) -> None:
+    first, second = late_create(rig)
+    rig.settle(second, Phase.STALLED, reason="CreateOutcomeUnknown")
+    rig.settle(first, Phase.READY, external_id="late", details={"inbox": "late"}, finished=True)
+    rig.claim()
+    row = rig.row()
+    assert (row["phase"], row["details"]) == ("ready", {"inbox": "late"})
 
 
 def test_a_ready_after_a_surplus_reads_the_life_of_its_workspace(rig) -> None:
