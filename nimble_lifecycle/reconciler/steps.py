@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from nimble_lifecycle.errors import NameConflict, PermanentError, TemporaryError
+from nimble_lifecycle.errors import NameConflict, PermanentError, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy, Why
 from nimble_lifecycle.reconciler.calls import Ended, Method, OverrunError, ended
 from nimble_lifecycle.reconciler.redact import described
@@ -49,13 +49,14 @@ class Steps:
         if not self.vendor.implements("find"):
             return conflict
         found = await self._call(self.vendor.find, claim.tenancy)
-        if isinstance(found, External):
+        if isinstance(found, External | InProgress):
             return found
         if found is None or isinstance(found, NameConflict):
             return conflict
         if isinstance(found, OverrunError):
             return found  # whoever waits for its late end must know of it
-        return TemporaryError("the name is taken, and the look-up did not say by whom")
+        # It may be what this very create made, if the request was sent twice on its way.
+        return UnknownOutcome("the name is taken, and the look-up did not say by whom")
 
     async def _find(self, claim: Claim) -> Ended:
         if not self.vendor.implements("find"):

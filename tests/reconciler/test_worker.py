@@ -573,6 +573,33 @@ def test_a_refused_name_without_answer_from_the_look_up_is_tried_again(
     assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
 
 
+def test_a_refused_name_that_may_be_ours_is_not_forgotten_by_a_removal(fleet: MakeFleet) -> None:
+    f = fleet(OnlyFinds(), clock=ManualClock())
+    f.world.fail("provision", Fault(raises=NameConflict("sent twice"), applied=True))
+    f.world.fail("find", Fault(raises=ConnectionError("reset")))
+    f.ready("a")
+
+    async def until_refused(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        await comes(f.journal)
+        worker.stop()
+        await running
+
+    asyncio.run(f.with_worker(until_refused))
+    f.removing("a")
+    asyncio.run(f.work_on())
+    assert (f.phases(), f.world.created, f.world.resources) == ({"released": 1}, 1, {})
+
+
+def test_a_refused_name_of_an_operation_of_ours_is_waited_for(fleet: MakeFleet) -> None:
+    f = fleet(OnlyFinds(World(polls=3)), clock=ManualClock())
+    f.world.fail("provision", Fault(raises=NameConflict("sent twice"), applied=True))
+    f.ready("a")
+    asyncio.run(f.work_on())
+    assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
+    assert [entry["action"] for entry in f.journal()] == ["create", "poll", "poll", "poll"]
+
+
 def test_a_release_needs_no_answer_but_released(sqlite_fleet: MakeFleet) -> None:
     class Mute(MemoryVendor):
         answers = iter([None, True, "gone", Released()])
