@@ -73,7 +73,6 @@ def policy_of(vendor: Vendor, limits: Limits) -> Policy:
     """Say what the outcome table must know of the vendor and of the operator's wishes."""
     return Policy(
         backoff=limits.backoff,
-        lease=_lease(vendor),
         lag=vendor.lag.total_seconds(),
         can_find=vendor.implements("find"),
         repeatable=vendor.repeatable is not None,

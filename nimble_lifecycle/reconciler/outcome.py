@@ -184,7 +184,7 @@ def _not_found(row: Row) -> Settlement:
     """Rule 6: believed only once the create can no longer run and the lag is over."""
     claim, policy = row.claim, row.policy
     why, message = claim.tenancy.reason, claim.tenancy.message
-    believable = policy.lease + policy.lag - claim.attempt_age
+    believable = claim.create_ends_in + policy.lag
     if believable > 0 and why in _PASSING and row.may_repeat():
         # The vendor answers, and under the same key there can be no second resource.
         return replace(row.settled(Phase.PROVISIONING, "not found yet"), delay=0.0)

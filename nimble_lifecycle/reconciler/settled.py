@@ -56,7 +56,6 @@ class Policy:
     """What the table needs to know besides the call. Times in seconds."""
 
     backoff: Backoff
-    lease: float
     lag: float
     can_find: bool
     repeatable: bool

@@ -120,8 +120,8 @@ class Claim:
     reclaims: int
     releasing: bool
     """Whether a release is asked for or under way."""
-    attempt_age: float
-    """Seconds since the last create of this row was begun."""
+    create_ends_in: float
+    """Seconds until the last create of this row can no longer run; negative once it is over."""
     overdue: bool
     """Whether the operation is past its deadline."""
     readable: bool
@@ -181,7 +181,7 @@ def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.Executable:
     # No planner can know how few these are; from an array PostgreSQL reads them by their key.
     ids = sa.func.array(sa.select(granted.c.id).scalar_subquery())
     by_key = t.c.id == sa.any_(ids) if gated else sa.true()
-    age = elapsed(sa.func.coalesce(t.c.create_attempted_at, now), now)
+    ends_in = elapsed(now, sa.func.coalesce(t.c.create_ends_at, now))
     overdue = t.c.operation_deadline_at <= now
     remembered = is_remembered(now)
     statement: sa.Executable = (
@@ -196,7 +196,7 @@ def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.Executable:
             t.c.attempts,
             t.c.creates,
             t.c.reclaims,
-            age.label("attempt_age"),
+            ends_in.label("create_ends_in"),
             overdue.label("overdue"),
             remembered.label("remembered"),
         )
@@ -215,7 +215,7 @@ def claim_of(row: sa.RowMapping) -> Claim:
         creates=row["creates"],
         reclaims=row["reclaims"],
         releasing=bool(row["release_seen_at"] or row["release_started_at"]),
-        attempt_age=row["attempt_age"],
+        create_ends_in=row["create_ends_in"],
         overdue=bool(row["overdue"]),
         readable=isinstance(row["params"], dict),
         remembered=bool(row["remembered"]),
@@ -424,7 +424,12 @@ def _status(took: Columns) -> dict[str, Expression]:
             (creating, took.now),
             (is_verdict(verdict, Verdict.INHERIT), inherited_attempt()),
         ),
-        "create_ends_at": _keeping("create_ends_at", (creating, _lease_end(took))),
+        # A create that is an operation runs at the vendor for as long as it is asked about.
+        "create_ends_at": _keeping(
+            "create_ends_at",
+            (creating, _lease_end(took)),
+            (sa.and_(is_verdict(verdict, Verdict.POLL), t.c.creates > number(0)), _lease_end(took)),
+        ),
         "creates": t.c.creates + sa.case((creating, number(1)), else_=number(0)),
         "created_at": _keeping(
             "created_at",

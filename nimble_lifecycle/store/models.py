@@ -97,7 +97,8 @@ class TenancyRow(Row, table=True):
     create_started_at: datetime | None = Field(sa_column=_when())
     create_attempted_at: datetime | None = Field(sa_column=_when())
     create_ends_at: datetime | None = Field(sa_column=_when())
-    """When the last create can no longer run: the end of the lease it was begun under."""
+    """When the last create can no longer run: the end of the lease it was begun under, or under
+    which its operation was last asked about."""
     created_at: datetime | None = Field(sa_column=_when())
     release_seen_at: datetime | None = Field(sa_column=_when())
     release_after: datetime | None = Field(sa_column=_when())

@@ -27,9 +27,7 @@ from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned
 from nimble_lifecycle.store import Claim, Step
 
 KEY = "owner-row"
-POLICY = Policy(
-    Backoff(1.0, 600.0), lease=30.0, lag=10.0, can_find=True, repeatable=True, max_creates=5
-)
+POLICY = Policy(Backoff(1.0, 600.0), lag=10.0, can_find=True, repeatable=True, max_creates=5)
 BLIND = replace(POLICY, can_find=False, repeatable=False)
 
 ENDS: dict[str, Ended] = {
@@ -114,7 +112,7 @@ def claim_of(step: Step, **changes: object) -> Claim:
         creates=1,
         reclaims=0,
         releasing=step is Step.RELEASE,
-        attempt_age=1000.0,
+        create_ends_in=-970.0,
         overdue=False,
         readable=True,
         remembered=False,
@@ -187,18 +185,18 @@ def test_a_repeated_create_that_was_not_applied_leaves_the_first_one_unresolved(
 
 
 @pytest.mark.parametrize(
-    ("age", "phase", "delay"),
-    [(0.0, "unresolved", 40.0), (39.0, "unresolved", 1.0), (40.0, "pending", 0.0)],
+    ("ends_in", "phase", "delay"),
+    [(30.0, "unresolved", 40.0), (-9.0, "unresolved", 1.0), (-10.0, "pending", 0.0)],
 )
 def test_not_found_is_believed_only_after_lease_and_lag(
-    age: float, phase: str, delay: float
+    ends_in: float, phase: str, delay: float
 ) -> None:
-    settled = settlement(claim_of(Step.FIND, attempt_age=age), None, POLICY)
+    settled = settlement(claim_of(Step.FIND, create_ends_in=ends_in), None, POLICY)
     assert (settled.phase, settled.delay, settled.creates) == (phase, delay, 1)
 
 
 def test_a_look_up_that_finds_nothing_lets_a_remembered_key_be_repeated_at_once() -> None:
-    early = claim_of(Step.FIND, attempt_age=1.0, remembered=True)
+    early = claim_of(Step.FIND, create_ends_in=29.0, remembered=True)
     settled = settlement(early, None, POLICY)
     assert (settled.phase, settled.delay) == (Phase.PROVISIONING, 0.0)
     for changes in ({"remembered": False}, {"releasing": True}, {"creates": 5}):
@@ -219,7 +217,7 @@ def test_a_refused_create_stalls_once_none_before_it_is_found(end: str, reason: 
     refused = settlement(claim_of(Step.CREATE, creates=2), ENDS[end], POLICY)
     assert refused.reason == reason
     words = {"reason": refused.reason, "message": refused.message}
-    early = settlement(claim_of(Step.FIND, attempt_age=1.0, **words), None, POLICY)
+    early = settlement(claim_of(Step.FIND, create_ends_in=29.0, **words), None, POLICY)
     assert (early.phase, early.reason) == (Phase.UNRESOLVED, reason)
     late = settlement(claim_of(Step.FIND, **words), None, POLICY)
     assert (late.phase, late.reason, late.message) == (Phase.STALLED, reason, refused.message)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from waiting import comes
+from waiting import LOOK, comes
 
 from nimble_lifecycle.errors import (
     CredentialError,
+    Gone,
     NameConflict,
     PermanentError,
     RateLimited,
@@ -20,7 +21,7 @@ from nimble_lifecycle.errors import (
     VendorError,
 )
 from nimble_lifecycle.protocol import Tenancy
-from nimble_lifecycle.reconciler import InProgress, Provisioned, Released, Vendor
+from nimble_lifecycle.reconciler import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.testing import (
     Fault,
@@ -36,6 +37,29 @@ DAY = 86400.0
 
 class OnlyRepeats(MemoryVendor):
     find = Vendor.find
+
+
+class Forgetting(MemoryVendor):
+    """Forgets an operation as soon as it has ended; its look-up lags 20 s behind."""
+
+    repeatable = None
+    lag = timedelta(seconds=20)
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(World(polls=3))
+        self.clock = clock
+        self.seen_from = 0.0
+
+    async def poll(self, tenancy: Tenancy) -> Provisioned | Released | InProgress:
+        polled = await super().poll(tenancy)
+        if isinstance(polled, InProgress):
+            return InProgress(polled.operation_id, poll_after=60)
+        self.seen_from = self.clock.monotonic() + self.lag.total_seconds()
+        raise Gone("no such operation")
+
+    async def find(self, tenancy: Tenancy) -> External | InProgress | None:
+        seen = self.clock.monotonic() >= self.seen_from
+        return await super().find(tenancy) if seen else None
 
 
 class OnlyFinds(MemoryVendor):
@@ -571,6 +595,27 @@ def test_a_refused_name_without_answer_from_the_look_up_is_tried_again(
     f.ready("a")
     asyncio.run(f.work_on())
     assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
+
+
+def test_what_a_forgotten_operation_made_is_looked_for_until_the_lag_is_over(
+    fleet: MakeFleet,
+) -> None:
+    clock = ManualClock()
+    f = fleet(Forgetting(clock), clock=clock)
+    f.ready("a")
+
+    async def work(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        while f.phases() != {"ready": 1}:
+            await comes(lambda: not f.row()["lease_owner"])
+            clock.advance(1)
+            await asyncio.sleep(LOOK)
+        worker.stop()
+        await running
+
+    asyncio.run(f.with_worker(work))
+    assert f.world.created == 1
+    assert "not found yet" in [entry["outcome"] for entry in f.journal()]
 
 
 def test_a_refused_name_that_may_be_ours_is_not_forgotten_by_a_removal(fleet: MakeFleet) -> None:
