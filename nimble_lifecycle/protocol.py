@@ -29,6 +29,10 @@ MAX_WORKSPACE_ID_LENGTH: Final = 255
 MAX_EXTERNAL_ID_LENGTH: Final = 1024
 """Longest id a vendor may give, in characters."""
 
+MAX_EXTERNAL_ID_BYTES: Final = 2048
+"""Largest id a vendor may give, in bytes of UTF-8: PostgreSQL indexes no more than 2704 with the
+kind."""
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -40,7 +44,9 @@ def is_external_id(value: object) -> bool:
     """Whether a vendor's id can be kept: text, not blank, not over-long, no control characters."""
     if not isinstance(value, str) or not value.strip():
         return False
-    return len(value) <= MAX_EXTERNAL_ID_LENGTH and _UNPRINTABLE.search(value) is None
+    if len(value) > MAX_EXTERNAL_ID_LENGTH or _UNPRINTABLE.search(value) is not None:
+        return False
+    return len(value.encode()) <= MAX_EXTERNAL_ID_BYTES
 
 
 class Event(StrEnum):

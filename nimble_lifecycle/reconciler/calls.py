@@ -16,7 +16,12 @@ from nimble_lifecycle.errors import (
     UnknownOutcome,
     VendorError,
 )
-from nimble_lifecycle.protocol import MAX_EXTERNAL_ID_LENGTH, Tenancy, is_external_id
+from nimble_lifecycle.protocol import (
+    MAX_EXTERNAL_ID_BYTES,
+    MAX_EXTERNAL_ID_LENGTH,
+    Tenancy,
+    is_external_id,
+)
 from nimble_lifecycle.reconciler.redact import described
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.store.ports import Clock, Hop
@@ -165,5 +170,6 @@ def _checked(result: object) -> Ended:
         return result
     return TypeError(
         f"the adapter returned {type(result).__name__} without a usable id: it must be text of"
-        f" 1 to {MAX_EXTERNAL_ID_LENGTH} characters, none of them a control character"
+        f" 1 to {MAX_EXTERNAL_ID_LENGTH} characters ({MAX_EXTERNAL_ID_BYTES} bytes), none of them a"
+        " control character"
     )

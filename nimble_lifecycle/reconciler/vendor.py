@@ -18,10 +18,11 @@ from nimble_lifecycle.protocol import Json, Tenancy
 class Provisioned:
     """The resource exists and is usable.
 
-    `external_id` is the vendor's own id, what `release` will act on: 1 to 1024 characters, none of
-    them a control character. `details` is a JSON object of at most 8 KB that ordinary tools may
-    read; it holds references to secrets, never a secret. Details that cannot be stored are dropped
-    with a message; an id that cannot be makes the outcome unknown.
+    `external_id` is the vendor's own id, what `release` will act on: 1 to 1024 characters and at
+    most 2048 bytes, none of them a control character. `details` is a JSON object of at most 8 KB
+    and 100 levels that ordinary tools may read; it holds references to secrets, never a secret.
+    Details that cannot be stored are dropped with a message; an id that cannot be makes the outcome
+    unknown.
     """
 
     external_id: str
@@ -33,7 +34,7 @@ class InProgress:
     """The vendor works on it; ask again with `poll`.
 
     `operation_id` is what `poll` will find in `tenancy.operation_id`; its form is that of an
-    `external_id`. `poll_after` is in seconds, at most a day.
+    `external_id`. `poll_after` is in seconds, at most a day; 0 counts as not given.
     `deadline` is in seconds from the first answer: past it a create counts as unknown, a release is
     stalled; None means one hour.
     """

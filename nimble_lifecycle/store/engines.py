@@ -151,7 +151,9 @@ def is_our_mistake(error: DBAPIError) -> bool:
     """Whether a statement is wrong in itself, so that no other time and no other database helps."""
     insufficient_privilege = "42501"
     others = is_stale_statement(error) or _state(error) == insufficient_privilege
-    return isinstance(error, ProgrammingError) and not others
+    program_limit_exceeded = "54"  # the class: a value too large for an index, for one
+    too_large = (_state(error) or "").startswith(program_limit_exceeded)
+    return too_large or (isinstance(error, ProgrammingError) and not others)
 
 
 def why(error: DBAPIError) -> str:

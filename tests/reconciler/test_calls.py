@@ -110,6 +110,7 @@ def test_a_cancellation_from_inside_is_an_unknown_outcome() -> None:
         Provisioned("a\0b"),
         Provisioned("\ud800"),
         Provisioned("x" * 1025),
+        Provisioned("\u4e00" * 1024),
         External(""),
         InProgress(""),
         "done",

@@ -1,6 +1,9 @@
 """How steps end: the fence, the journal, and batches."""
 
+import random
+
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from nimble_lifecycle.errors import SharedResource
 from nimble_lifecycle.protocol import Phase, Workspace
@@ -39,6 +42,16 @@ def test_details_are_kept_where_a_settlement_brings_none(rig) -> None:
     rig.change(details={"a": 1}, due_at=rig.clock.instant, attempts=1)
     rig.settle(rig.claim_one(), Phase.READY, finished=True)
     assert rig.row()["details"] == {"a": 1}
+
+
+@pytest.mark.postgres
+def test_a_value_the_database_can_never_hold_is_not_told_for_an_outage(postgres_rig) -> None:
+    postgres_rig.empty()
+    postgres_rig.ready()
+    chance = random.Random(0)
+    too_large = "".join(chr(chance.randrange(0x4E00, 0x9F00)) for _ in range(1024))
+    with pytest.raises(OperationalError):
+        postgres_rig.settle(postgres_rig.claim_one(), Phase.READY, external_id=too_large)
 
 
 def test_a_lost_lease_writes_the_journal_and_notes_the_resource_only(rig) -> None:
