@@ -94,7 +94,6 @@ class Machine(RuleBasedStateMachine):
         self.options = {"can_find": can_find, "repeatable": 1e7 if repeats else None}
         self.policy = Policy(
             Backoff(1.0, 600.0, lambda shortest, _longest: shortest),
-            lease=LEASE,
             lag=0.0,
             can_find=can_find,
             repeatable=repeats,
