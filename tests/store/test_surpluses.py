@@ -73,6 +73,16 @@ def test_a_resource_made_again_after_its_release_is_released_again(rig) -> None:
     assert [row["external_id"] for row in surpluses(rig)] == ["x1"]
 
 
+def test_a_resource_made_again_after_its_row_was_retired_is_released(rig) -> None:
+    first, second = late_create(rig)
+    rig.settle(second, Phase.READY, external_id="x1", finished=True, creates=0)
+    rig.change(retired_at=rig.clock.instant)
+    rig.clock.advance(1)
+    rig.settle(first, Phase.READY, external_id="x1", finished=True)
+    assert mend(rig) == 1
+    assert [row["external_id"] for row in surpluses(rig)] == ["x1"]
+
+
 def test_a_late_answer_about_the_rows_own_resource_is_no_surplus(rig) -> None:
     first, second = late_create(rig)
     rig.settle(second, Phase.READY, external_id="x1", finished=True, creates=0)
