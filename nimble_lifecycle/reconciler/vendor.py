@@ -86,7 +86,11 @@ class Vendor:
     """How long `provision` with the same key gives the same resource; None: never."""
 
     lag: ClassVar[timedelta] = timedelta(seconds=10)
-    """How long `find` may miss a resource after its creation."""
+    """How long `find` may miss a resource after the call that creates it.
+
+    An operation that `find` cannot show as `InProgress` counts with its longest time: a worker may
+    end before it has noted the operation, and another must not create beside it.
+    """
 
     time_limit: ClassVar[timedelta] = timedelta(seconds=10)
     """Limit of one call. The lease of a row is three times as long."""
