@@ -35,6 +35,7 @@ from nimble_lifecycle.reconciler.outcome import behind, settlement, shared
 from nimble_lifecycle.reconciler.redact import described
 from nimble_lifecycle.reconciler.settler import Settler
 from nimble_lifecycle.reconciler.steps import Steps
+from nimble_lifecycle.reconciler.timekeeper import Timekeeper
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.store import Claim, Settlement, Step, Suspect, WorkStore
 from nimble_lifecycle.store.ports import Hop
@@ -89,6 +90,7 @@ class Worker:
         self._settler = Settler(store, database, rules=self._rules, again=limits.poll)
         self._fleet = Fleet(store, self._settler, self._rules, self._policy)
         self._drift = Drift(store, self._settler, self._rules, self._policy.lag)
+        self._timekeeper = Timekeeper(store, self._settler, self._rules)
         self._turn_time = turn_of(vendor, limits)
         self._chance = chance or random.Random()  # noqa: S311  # an order, no secret
         self._wake = asyncio.Event()
@@ -100,6 +102,7 @@ class Worker:
         self._beside = beside
         self._attend_at = 0.0
         self._chores = (
+            Chore(self._timekeeper.look, MINUTE),
             Chore(self._fleet.tend, MINUTE),
             Chore(self._settler.mend, MINUTE),
             Chore(lambda: self._settler.once(store.trim_calls), HOUR),

@@ -32,6 +32,7 @@ from nimble_lifecycle.store.fleet import FleetStore
 from nimble_lifecycle.store.models import FLEET, call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.setback import rows_set_back, vendor_set_back
 from nimble_lifecycle.store.settlements import (
     Settlement,
     settle_at_once,
@@ -69,6 +70,21 @@ class WorkStore(FleetStore):
         self.enter(rules.kind)
         self.writing(self._limit(), partial(self._take, rules, 0))
         self.claim_only(rules, UUID(int=0))
+
+    def moment(self) -> datetime:
+        """Read the database's clock."""
+        read = sa.select(self.clock.now())
+        return self.reading(self._limit(), lambda at: at.execute(read).scalar_one())
+
+    def set_back(self, rules: Rules, seconds: float) -> None:
+        """Bring back by so much what is ahead of a clock that was put back; see `setback`."""
+        values = {"its_kind": rules.kind, "its_lease": rules.lease, "its_back": seconds}
+
+        def write(at: sa.Connection) -> None:
+            for statement in (rows_set_back(self.clock), vendor_set_back(self.clock)):
+                at.execute(statement, values).close()
+
+        self.transacting(self._limit(), write)
 
     def claim(self, rules: Rules, limit: int) -> list[Claim]:
         """Look at the rows that wait for it; give up to `limit` that need a vendor call.
