@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+from waiting import PATIENCE
+
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: on, zero seconds. A close then sends a reset (socket(7))."""
 
@@ -123,7 +125,7 @@ class Proxy:
         self._on_loop(all_of_it())
 
     def _on_loop(self, work):  # type: ignore[no-untyped-def]  # a coroutine of anything
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
     async def _listen(self) -> int:
         self._server = await asyncio.start_server(self._link, "127.0.0.1", 0)

@@ -47,6 +47,8 @@ class Figures:
     calls: int = 0
     calls_failed: int = 0
     faults: list[str] = field(default_factory=list)
+    retried: int = 0
+    """Rows that three workers in a row had when they were killed, and a person let go on."""
     taken_up: tuple[float, float] | None = None
     """Seconds from a worker's death to the first, and the last, of its rows being worked on."""
     wrong: Verdict = field(default_factory=dict)
@@ -126,6 +128,7 @@ class Round:
             scene.settled()
         scene.finish(adapter=self._plan.adapter, workers=2)
         figures.wrong = scene.verdict()
+        figures.retried = scene.retried
         figures.tenancies = len(scene.rows())
         figures.resources_made = scene.books.made()
 

@@ -151,8 +151,8 @@ def test_calls_that_the_network_held_back_change_nothing_when_it_moves_again(
     with Proxy(port_of(scene.url)) as proxy:
         url = through(scene.url, proxy.port)
         with closing(IntentStore(url)) as there:
-            held = Host(said_to(there))
-            assert held.ready("coming", "going")
+            assert Host(said_to(there)).ready("coming", "going")
+            held = Host(said_to(there, limit=3.0))
             proxy.freeze()
             assert not held.ready("going", from_name="too late")
             assert not held.removing("coming")

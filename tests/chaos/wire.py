@@ -14,6 +14,9 @@ from fastmcp.client.transports import StreamableHttpTransport
 
 from nimble_lifecycle.protocol import Event
 
+LIMIT = 15.0
+"""Seconds for a call over the wire, three of which are the server's; a machine may be slow."""
+
 TOOLS = {Event.READY: "workspace_ready", Event.REMOVING: "workspace_removing"}
 
 
@@ -77,5 +80,5 @@ class Wire:
 
     async def _call(self, name: str, event: Event) -> bool:
         transport = StreamableHttpTransport(self._server.url, headers={"x-workspace-id": name})
-        async with asyncio.timeout(6.0), Client(transport) as client:
+        async with asyncio.timeout(LIMIT), Client(transport) as client:
             return bool((await client.call_tool_mcp(TOOLS[event], {})).is_error)
