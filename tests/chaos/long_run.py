@@ -97,7 +97,7 @@ def report(played: list[tuple[Plan, Figures]]) -> dict[str, Any]:
 
 def totals(played: list[Figures]) -> dict[str, Any]:
     """Add the figures of rounds."""
-    summed = ("tenancies", "resources_made", "calls", "calls_failed")
+    summed = ("tenancies", "resources_made", "calls", "calls_failed", "retried")
     taken_up = [figures.taken_up for figures in played if figures.taken_up]
     faults = Counter(what for figures in played for what in figures.faults)
     return {
