@@ -10,7 +10,7 @@ from tests.bench import footprint, growth, handler, reconcile, rows, wakeup
 from tests.bench.databases import NoServerError, databases
 from tests.bench.goals import BY_NAME
 from tests.bench.harness import Bench, say
-from tests.bench.report import regressions, write
+from tests.bench.report import publish, regressions, write
 
 GROUPS = (handler, reconcile, wakeup, rows, growth, footprint)
 OUT = Path("bench-out")
@@ -26,10 +26,14 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller fleets")
+    parser.add_argument("--publish", action="store_true", help="show the last run in docs/")
     parser.add_argument("figures", nargs="*", help="names of figures; all where none is named")
     given = parser.parse_args()
     if unknown := [name for name in given.figures if name not in BY_NAME]:
         parser.error(f"no such figure: {', '.join(unknown)}")
+    if given.publish:
+        publish(OUT)
+        return 0
     begin = time.monotonic()
     try:
         with databases() as found:

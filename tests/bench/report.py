@@ -3,18 +3,24 @@
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot
 
 from tests.bench.harness import Result
 
-COMMITTED = Path("docs/performance/results.json")
+PAGE = Path("docs/performance.md")
+PUBLISHED = Path("docs/performance")
+COMMITTED = PUBLISHED / "results.json"
 """The results that are compared with, and that the documentation shows."""
+TABLE = ("<!-- figures -->", "<!-- /figures -->")
+"""What the table of the page stands between."""
 WORSE = 1.25
 """By how much a figure may be worse than the committed one before it is told."""
 PACKAGES = (
@@ -48,6 +54,37 @@ def write(
     figures = [{**result.as_json(), **about} for result in results]
     (out / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
     _plot(results, out)
+
+
+def publish(out: Path) -> None:
+    """Make these results those that are compared with, and that the page shows."""
+    PUBLISHED.mkdir(exist_ok=True)
+    for name in ("results.json", "goals.svg", "goals.png"):
+        shutil.copyfile(out / name, PUBLISHED / name)
+    page = PAGE.read_text()
+    head, rest = page.split(TABLE[0])
+    _, tail = rest.split(TABLE[1])
+    table = "\n".join(_table(json.loads(COMMITTED.read_text())))
+    PAGE.write_text(f"{head}{TABLE[0]}\n{table}\n{TABLE[1]}{tail}")
+
+
+def _table(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    first = figures[0]
+    machine, versions = first["machine"], first["versions"]
+    yield (
+        f"Measured {first['at']} by `make bench{'-quick' if first['quick'] else ''}` with"
+        f" {machine['processors']} processors under a load of {machine['load']:.1f}, Python"
+        f" {machine['python']}, PostgreSQL {versions['postgresql']} (fsync {versions['fsync']})."
+    )
+    yield ""
+    yield "| figure | measured | spread | goal | holds | what |"
+    yield "|---|---|---|---|---|---|"
+    for each in figures:
+        unit = "" if each["unit"] == "ratio" else f" {each['unit']}"
+        spread = f"{each['low']:.3g} to {each['high']:.3g}"
+        holds = "yes" if each["holds"] else "**no**"
+        cells = (f"`{each['name']}`", f"{each['ratio']:.3g}{unit}", spread, each["goal"], holds)
+        yield f"| {' | '.join(cells)} | {each['what']} |"
 
 
 def regressions(results: Sequence[Result]) -> Iterator[str]:

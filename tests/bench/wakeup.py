@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import psutil
 from procrastinate import App
 
 from nimble_lifecycle.protocol import Reason, Workspace
@@ -159,9 +158,8 @@ async def _sqlite(bench: Bench) -> None:
     async with _our_worker(url) as (change, arrivals):
         measure = _latencies(change, arrivals, bench.some(100, 30), took)
         medians = [await measure() for _ in range(bench.some(5, 2))]
-        process = psutil.Process()
-        used, begin = sum(process.cpu_times()[:2]), time.monotonic()
+        used, begin = time.process_time(), time.monotonic()
         await asyncio.sleep(bench.some(20, 5))
-        share = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - begin)
+        share = (time.process_time() - used) / (time.monotonic() - begin)
     bench.ratio("wakeup_sqlite", medians, [POLL] * len(medians))
     bench.value("wakeup_sqlite_cpu", share * 100)

@@ -23,6 +23,7 @@ from nimble_lifecycle.errors import (
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.reconciler.backoff import Backoff
+from nimble_lifecycle.store import Threads
 from nimble_lifecycle.testing import (
     Fault,
     ManualClock,
@@ -500,6 +501,49 @@ def test_calls_in_flight_never_exceed_the_concurrency(
     f.ready(*(f"ws-{n}" for n in range(20)))
     asyncio.run(f.work())
     assert (f.phases(), f.world.most_at_once) == ({"ready": 20}, 3)
+
+
+class HeldSettlements:
+    """Runs what a worker asks of the store; its settlements wait until they are let go."""
+
+    def __init__(self, fleet: Any) -> None:
+        self.let_go = asyncio.Event()
+        self._settle = fleet.store.settle
+        self._threads = Threads(4, "test-held")
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        if getattr(work, "func", None) == self._settle:
+            await self.let_go.wait()
+        return await self._threads.run(work)
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+def test_a_slot_is_free_once_its_call_is_over_and_as_many_rows_wait_for_the_database_at_most(
+    sqlite_fleet: MakeFleet, limits: Callable[..., Any]
+) -> None:
+    f = sqlite_fleet(limits=limits(concurrency=3))
+    f.ready(*(f"ws-{n}" for n in range(20)))
+
+    async def scenario() -> None:
+        held = HeldSettlements(f)
+
+        async def run(worker: Any) -> None:
+            working = asyncio.ensure_future(worker.run(until_idle=True))
+            await comes(lambda: len(f.world.resources) == 6)
+            for _ in range(5):
+                worker.wake()
+                await held.run(lambda: None)
+            assert len(f.world.resources) == 6
+            held.let_go.set()
+            await working
+
+        await f.with_worker(run, database=held)
+        held.close()
+
+    asyncio.run(scenario())
+    assert f.phases() == {"ready": 20}
 
 
 # -- the adapter's manners -------------------------------------------------------------------------
