@@ -8,7 +8,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from nimble_lifecycle.errors import (
     ConfigurationError,
@@ -113,6 +113,12 @@ def outcome_of_task(task: "asyncio.Task[Ended]") -> Ended:
     return task.result()
 
 
+def is_mistake(ended: Ended) -> TypeGuard[Exception]:
+    """Whether a call ended as no adapter means it to, nor a call that only took too long."""
+    meant = (VendorError, TimeoutError)
+    return isinstance(ended, Exception) and not isinstance(ended, meant)
+
+
 class _Call:
     """One call. `on_loop` says whether it waits on the event loop, where it can be cancelled."""
 
@@ -152,7 +158,9 @@ def _raised(error: BaseException) -> Exception:
     """Take what would end a program (SystemExit and the like) for any other surprise."""
     if isinstance(error, Exception):
         return error
-    return UnknownOutcome(f"the adapter raised {type(error).__name__}")
+    surprise = RuntimeError(f"the adapter raised {type(error).__name__}")
+    surprise.__cause__ = error
+    return surprise
 
 
 def _checked(result: object) -> Ended:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -13,6 +14,12 @@ MAX_ERROR = 2048
 
 LONGEST_READ: Final = 65536
 """Characters of a text that are read at all."""
+
+FRAMES: Final = 20
+"""Calls of a stack that are told, the innermost."""
+
+CHAIN: Final = 5
+"""Errors that are told with the one they led to."""
 
 _HIDDEN: Final = "***"
 _SECRET_NAME: Final = re.compile(
@@ -78,6 +85,31 @@ def described(error: BaseException) -> str:
         text = ""
     # The name apart, or `CredentialError: no` would read as a credential and its value.
     return _cut(f"{name}: {redacted(text)}" if text else name)
+
+
+def traced(error: BaseException) -> str:
+    """Tell an error with its stack, line by line redacted, what led to it first.
+
+    It holds lines of source and no value of a variable.
+    """
+    return "\n".join(line for each in reversed(list(_led_to(error))) for line in _told(each))
+
+
+def _led_to(error: BaseException | None) -> Iterator[BaseException]:
+    """Give an error and those it came from, the last first."""
+    for _ in range(CHAIN):
+        if error is None:
+            return
+        yield error
+        context = None if error.__suppress_context__ else error.__context__
+        error = error.__cause__ or context
+
+
+def _told(error: BaseException) -> Iterator[str]:
+    for frame in traceback.extract_tb(error.__traceback__, limit=-FRAMES):
+        place = redacted(f"{frame.filename}:{frame.lineno} in {frame.name}")
+        yield f"  {place}: {redacted(frame.line or '')}"  # apart, as in `described`
+    yield f"  {described(error)}"
 
 
 def _cut(text: str) -> str:

@@ -1,16 +1,19 @@
 """One step of one row at the vendor: which method is called, and what is asked after it."""
 
+import logging
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from nimble_lifecycle.errors import NameConflict, PermanentError, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy, Why
-from nimble_lifecycle.reconciler.calls import Ended, Method, OverrunError, ended
-from nimble_lifecycle.reconciler.redact import described
+from nimble_lifecycle.reconciler.calls import Ended, Method, OverrunError, ended, is_mistake
+from nimble_lifecycle.reconciler.redact import described, traced
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Vendor
 from nimble_lifecycle.store import Claim, Step
 from nimble_lifecycle.store.ports import Clock, Hop
+
+log = logging.getLogger("nimble_reconcile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,10 @@ class Steps:
         limit = self.vendor.time_limit.total_seconds()
         outcome = await ended(method, tenancy, limit=limit, clock=self.clock, hop=self.hop)
         if isinstance(outcome, InProgress) and not self.vendor.implements("poll"):
-            return TypeError("the adapter returned InProgress, but it has no method poll")
+            outcome = TypeError("the adapter returned InProgress, but it has no method poll")
+        if is_mistake(outcome):
+            name = getattr(method, "__name__", "a method")
+            log.error("the adapter's %s for row %s:\n%s", name, tenancy.id, traced(outcome))
         return outcome
 
 

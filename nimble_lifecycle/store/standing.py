@@ -200,14 +200,15 @@ def _next(row: Fields) -> str | None:
 
 
 def _window(row: Fields) -> str:
-    """Say when a create may have been applied, and what to look for."""
+    """Say when a create may have been applied, what to look for, and what the last call met."""
     first, last = _instant(row, "create_started_at"), _instant(row, "create_attempted_at")
     if first is None or last is None:
         return _message(row) or ""
     ends = _instant(row, "create_ends_at") or last
+    why = f"; its last error: {row['last_error']}" if row["last_error"] else ""
     return (
         f"a create begun at {_at(first)} or later may have been applied, until {_at(ends)}:"
-        f" look at the vendor for {row['external_name']}"
+        f" look at the vendor for {row['external_name']}{why}"
     )
 
 

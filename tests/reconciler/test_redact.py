@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_lifecycle.errors import CredentialError
-from nimble_lifecycle.reconciler.redact import MAX_ERROR, described, redacted
+from nimble_lifecycle.reconciler.redact import CHAIN, FRAMES, MAX_ERROR, described, redacted, traced
 
 
 @pytest.mark.parametrize(
@@ -192,3 +192,39 @@ def test_the_name_of_an_error_is_no_credential() -> None:
     assert described(CredentialError("key expired")) == "CredentialError: key expired"
     assert described(CredentialError("PATCH /b: 403")) == "CredentialError: PATCH /b: 403"
     assert len(described(CredentialError("é" * 5000)).encode()) <= MAX_ERROR
+
+
+def test_a_stack_is_told_from_its_cause_on_and_holds_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACME_KEY", "quite-hidden")
+    try:
+        try:
+            int("quite-hidden")
+        except ValueError as error:
+            raise KeyError("Bearer abcdef") from error
+    except KeyError as error:
+        first, cause, second, last = traced(error).splitlines()
+    assert first.endswith('_holds_no_secret: int("***")')
+    assert cause == "  ValueError: invalid literal for int() with base 10: '***'"
+    assert "raise KeyError" in second
+    assert last.startswith("  KeyError: ")
+    assert "abcdef" not in second + last
+
+
+def test_a_stack_without_end_is_cut() -> None:
+    def deeper(depth: int) -> None:
+        try:
+            raise KeyError(depth)
+        except KeyError:
+            if depth:
+                deeper(depth - 1)
+            raise
+
+    with pytest.raises(KeyError) as caught:
+        deeper(100)
+    assert len(traced(caught.value).splitlines()) <= CHAIN * (FRAMES + 1)
+
+
+def test_an_error_without_a_stack_is_told_by_its_name() -> None:
+    assert traced(TypeError("no")) == "  TypeError: no"

@@ -262,6 +262,69 @@ def test_a_settlement_the_database_refuses_harms_no_other_row(
     assert "hunter2" not in caplog.text
 
 
+class Mistaken(MemoryVendor):
+    """Has no way to settle an unknown create, and a mistake in its own code."""
+
+    repeatable = None
+    find = Vendor.find
+    raised: BaseException = ValueError("token=hunter2")
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        plan = dict(tenancy.params)
+        raise self.raised from KeyError(len(plan))
+
+
+@pytest.mark.parametrize("raised", [ValueError("token=hunter2"), SystemExit("token=hunter2")])
+def test_a_mistake_of_the_adapter_is_told_once_with_its_stack_and_no_secret(
+    fleet: MakeFleet, caplog: pytest.LogCaptureFixture, raised: BaseException
+) -> None:
+    f = fleet(Mistaken())
+    f.vendor.raised = raised
+    f.ready("a", plan="params-value")
+    asyncio.run(f.work())
+    (record,) = caplog.records
+    told = record.getMessage()
+    assert f"the adapter's provision for row {f.row()['id']}" in told
+    assert "test_worker_trouble.py" in told
+    assert "in provision: raise self.raised" in told
+    assert f"{type(raised).__name__}" in told
+    assert "KeyError: 1" in told
+    assert "hunter2" not in told
+    assert "params-value" not in told
+    (shown,) = f.store.status()
+    assert shown["reason"] == "CreateOutcomeUnknown"
+    assert str(shown["last_error"]) in str(shown["message"])
+
+
+def test_an_operation_that_nobody_can_poll_is_told(
+    sqlite_fleet: MakeFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unpolled(Mistaken):
+        poll = Vendor.poll
+
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            return InProgress("op")
+
+    f = sqlite_fleet(Unpolled())
+    f.ready("a")
+    asyncio.run(f.work())
+    assert "no method poll" in caplog.text
+    (shown,) = f.store.status()
+    assert "no method poll" in str(shown["message"])
+
+
+@pytest.mark.parametrize("raised", [UnknownOutcome("reset"), TimeoutError("token=hunter2")])
+def test_what_an_adapter_means_and_what_takes_too_long_is_no_mistake(
+    sqlite_fleet: MakeFleet, caplog: pytest.LogCaptureFixture, raised: Exception
+) -> None:
+    f = sqlite_fleet(Mistaken())
+    f.vendor.raised = raised
+    f.ready("a")
+    asyncio.run(f.work())
+    assert f.row()["phase"] == "stalled"
+    assert caplog.records == []
+
+
 def test_an_adapter_that_blocks_the_event_loop_only_makes_it_slow(sqlite_fleet: MakeFleet) -> None:
     class Blocks(Async):
         async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:

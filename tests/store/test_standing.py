@@ -179,6 +179,8 @@ def test_an_unknown_create_shows_when_it_may_have_been_applied_and_what_to_look_
         "a create begun at 2030-01-01T11:55:00+00:00 or later may have been applied, until"
         " 2030-01-01T12:05:00+00:00: look at the vendor for o-abc"
     )
+    told = standing_of({**row, "last_error": "ValueError: no plan"}).message
+    assert str(told).endswith("look at the vendor for o-abc; its last error: ValueError: no plan")
 
 
 def test_what_the_vendor_and_the_last_step_said_is_shown() -> None:
