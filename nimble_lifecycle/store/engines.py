@@ -1,8 +1,9 @@
 """SQLAlchemy engines for the two databases, and what their errors mean."""
 
 import json
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, ProgrammingError
@@ -158,20 +159,31 @@ def is_our_mistake(error: DBAPIError) -> bool:
 
 def why(error: DBAPIError) -> str:
     """Say in fixed words what failed; drivers put user names and hosts into their texts."""
-    text = str(error.orig).lower()
-    known = {
-        "permission denied": "its role lacks a right; see `nimble-reconcile grants`",
-        "locked": "it is locked by another process",
-        "refused": "nothing listens there",
-        "time": "no answer in time",
-        "authentication": "it refuses the user or password",
-        "does not exist": "it does not exist",
-        "readonly": "it is read-only",
-        "read-only": "it is read-only",
-        "not a database": "the file is no database",
-        "prepared statement": "a proxy changed the connection",
-        "unable to open": "the file cannot be opened",
-        "full": "the disk is full",
-    }
-    found = next((words for word, words in known.items() if word in text), "the connection failed")
+    text = _QUOTED.sub('""', str(error.orig).lower())  # a name may be any of the words below
+    found = next((words for word, words in _KNOWN.items() if word in text), "the connection failed")
     return f"{found} ({type(error.orig).__name__})"
+
+
+_QUOTED: Final = re.compile(r'"[^"]*"')
+
+_KNOWN: Final = {
+    'role "" does not exist': "it has no such role; create it, or mend the user in the URL",
+    'database "" does not exist': "it does not exist; create it, or mend its name in the URL",
+    "resolve host": "its host is not known; mend it in the URL",
+    "refused": "nothing listens there; start PostgreSQL, or mend host and port in the URL",
+    "is the server running": "nothing listens there; start PostgreSQL, or mend the URL",
+    "no pg_hba.conf entry": "it lets nobody in from here with this user; see its pg_hba.conf",
+    "permission denied": "its role lacks a right; see `nimble-reconcile grants`",
+    "locked": "it is locked by another process",
+    "authentication": "it refuses the user or password; mend them in the URL",
+    "no password": "it wants a password; put it into the URL",
+    "time": "no answer in time",
+    "prepared statement": "a proxy changed the connection",
+    "does not exist": "something in it does not exist; run `nimble-reconcile migrate`",
+    "readonly": "it is read-only",
+    "read-only": "it is read-only",
+    "not a database": "the file is no database",
+    "unable to open": "the file cannot be opened",
+    "full": "the disk is full",
+}
+"""What the drivers say, the most telling first, and our words for it."""

@@ -10,12 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 from waiting import PATIENCE, until, within
 
 from nimble_lifecycle.errors import StoreUnavailable
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.store import IntentStore
+from nimble_lifecycle.store.engines import why
 
 SLACK = 1.0
 
@@ -170,3 +173,34 @@ def test_a_database_that_is_down_is_said_without_user_or_password() -> None:
     assert "nothing listens there" in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "me" not in str(caught.value).split()
+
+
+SAID = {
+    'FATAL:  role "full" does not exist': "it has no such role; create it",
+    'FATAL:  database "refused" does not exist': "it does not exist; create it",
+    "port 1 failed: Connection refused\n\tIs the server running?": "nothing listens there; start",
+    'on socket "/x" failed: No such file\n\tIs the server running locally': "nothing listens there",
+    "failed to resolve host 'db.full.test': [Errno -2] not known": "its host is not known",
+    'FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "time"': "see its pg_hba.conf",
+    'FATAL:  password authentication failed for user "time"': "the user or password",
+    "fe_sendauth: no password supplied": "it wants a password",
+    'ERROR:  prepared statement "_pg3_0" does not exist': "a proxy changed the connection",
+    "something new": "the connection failed",
+}
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_what_keeps_postgresql_away_is_told_apart_without_a_name(text: str) -> None:
+    said = why(OperationalError("SELECT 1", {}, psycopg.OperationalError(text)))
+    assert SAID[text] in said
+    assert not any(name in said for name in ("full", "refused", "time", "10.0.0.1", "db.", "/x"))
+
+
+@pytest.mark.postgres
+def test_a_missing_database_is_told_as_such(postgres_server: str) -> None:
+    url = urlsplit(postgres_server)._replace(path="/nimble_nowhere").geturl()
+    with (
+        closing(IntentStore(url)) as store,
+        pytest.raises(StoreUnavailable, match="it does not exist; create it"),
+    ):
+        store.open()
