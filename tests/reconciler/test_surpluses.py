@@ -58,6 +58,8 @@ def test_a_create_that_lands_late_leaves_exactly_what_is_wanted(
     claim = suspended.claim()
     asyncio.run(f.work_on())
     if released:
+        # The release waits until the second create can no longer land.
+        f.clock.advance(rules_of(f.vendor, f.limits, "any").lease)
         f.removing("a")
         asyncio.run(f.work_on())
     late = suspended.goes_on(claim)
