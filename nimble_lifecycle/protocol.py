@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 from uuid import UUID
 
 from pydantic import JsonValue
@@ -178,6 +178,9 @@ class Workspace:
 class Tenancy:
     """One life of one resource at the vendor for one workspace: a snapshot of its row.
 
+    Never taken from a caller nor handed to one whole: a tool with such a parameter that lacks
+    `lifecycle.ready_tenancy()`, or with such a result, raises TypeError where it is made.
+
     `phase` is the one shown (see `Phase`). `params` and `details` are JSON objects and never hold a
     secret; `details` is the vendor's side as `Provisioned.details` gave it. `idempotency_key` and
     `external_name` are stable over attempts and unique per tenancy; they are None until a worker
@@ -200,6 +203,16 @@ class Tenancy:
     details: Mapping[str, Json] = field(default_factory=dict)
     first_seen_at: datetime
     release_after: datetime | None = None
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> NoReturn:
+        """Refuse to be read from what somebody sends (pydantic's documentation, custom types)."""
+        raise TypeError(
+            "a Tenancy is neither taken from whoever calls a tool nor given to them. Have it"
+            " supplied: `tenancy: Tenancy = lifecycle.ready_tenancy()`, in the official SDK"
+            " `tenancy: Annotated[Tenancy, lifecycle.ready_tenancy()]`; and return the fields that"
+            " the caller may see."
+        )
 
     @property
     def workspace(self) -> Workspace:

@@ -198,13 +198,18 @@ def _not_found(row: Row) -> Settlement:
 
 
 def _found(row: Row, external: External) -> Settlement:
-    """Take what a look-up asserts to be ours, once what it shows agrees."""
+    """Take what a look-up asserts to be ours, once what it shows agrees.
+
+    It tells that the resource is there, not that the create got as far as the params: an update
+    follows at once.
+    """
     key = row.claim.tenancy.idempotency_key or ""
     owner = key.partition("-")[0]
     if external.key not in (None, key) or external.owner not in (None, owner):
         conflict = NameConflict("what was found carries another mark")
         return row.stalled(Why.NAME_CONFLICT, conflict, "found another's")
-    return row.ready(external.external_id, external.details)
+    found = row.ready(external.external_id, external.details)
+    return replace(found, finished=False, delay=0.0)
 
 
 # -- poll ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -66,6 +67,19 @@ class Forgetting(MemoryVendor):
 class OnlyFinds(MemoryVendor):
     repeatable = None
     time_limit = timedelta(minutes=10)
+
+
+class InTwoSteps(OnlyFinds):
+    """Makes a resource by its key alone, and applies the params by a second request."""
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        made = tenancy
+        if tenancy.external_id is None:
+            bare = await super().provision(replace(tenancy, params={}))
+            assert isinstance(bare, Provisioned)
+            made = replace(tenancy, external_id=bare.external_id)
+            await self._call("apply", lambda: None)
+        return await super().provision(made)
 
 
 class Blind(MemoryVendor):
@@ -135,6 +149,19 @@ def test_a_create_of_unknown_outcome_ends_with_exactly_one_resource(
     asyncio.run(f.work_on())
     assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
     assert f.row()["external_id"] in f.world.resources
+
+
+@pytest.mark.parametrize("fails", ["provision", "apply"])
+def test_what_a_look_up_found_half_made_is_brought_to_its_params(
+    fleet: MakeFleet, fails: str
+) -> None:
+    f = fleet(InTwoSteps(), clock=ManualClock())
+    f.world.fail(fails, Fault(raises=UnknownOutcome("reset"), applied=True))
+    f.ready("a", size="large")
+    asyncio.run(f.work_on())
+    (made,) = f.world.resources.values()
+    assert made.params == {"size": "large"}
+    assert (f.row()["phase"], f.row()["observed_generation"]) == ("ready", 1)
 
 
 @pytest.mark.parametrize("applied", [True, False])

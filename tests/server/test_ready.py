@@ -145,3 +145,31 @@ def test_not_ready_is_caught_as_either_family():
     assert isinstance(error, ToolError)
     for phase in Phase:
         assert NotReady(phase).result().structured_content["phase"] == phase.value
+
+
+def bare(tenancy: Tenancy) -> str:
+    return tenancy.workspace_id
+
+
+def optional(tenancy: Tenancy | None = None) -> str:
+    return "none" if tenancy is None else tenancy.workspace_id
+
+
+def whole(tenancy: Tenancy = None) -> Tenancy:
+    return tenancy
+
+
+@pytest.mark.parametrize("tool", [bare, optional, whole])
+def test_no_tool_takes_a_tenancy_from_its_caller_nor_gives_it_one_whole(tool):
+    with pytest.raises(TypeError, match=r"tenancy: Tenancy = lifecycle\.ready_tenancy\(\)"):
+        FastMCP("acme").tool(tool)
+
+
+def test_ready_tenancy_without_its_call_is_refused_where_it_is_written(sqlite_table):
+    lifecycle = Lifecycle(FastMCP("acme"), database_url=sqlite_table.url)
+
+    def uncalled(tenancy: Tenancy = lifecycle.ready_tenancy) -> str:
+        return tenancy.workspace_id
+
+    with pytest.raises(TypeError, match=r"ready_tenancy\(\)"):
+        lifecycle.mcp.tool(uncalled)

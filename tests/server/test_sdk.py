@@ -459,3 +459,11 @@ async def test_a_function_of_the_author_gets_the_sdks_context(sqlite_table):
         assert (await called(client, "up")).content[0].text == "resume /of acme pending"
         await called(client, "work")
     assert wanted(sqlite_table) == [("", "of acme", "wanted")]
+
+
+def test_no_tool_takes_a_tenancy_from_its_caller():
+    def bare(tenancy: Tenancy) -> str:
+        return tenancy.workspace_id
+
+    with pytest.raises(TypeError, match=r"Annotated\[Tenancy, lifecycle\.ready_tenancy\(\)\]"):
+        MCPServer("acme").add_tool(bare)
