@@ -25,7 +25,7 @@ help:
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-all   both"
 	@echo "make chaos      real processes killed, cut off and filled up for CHAOS_SECONDS (600)"
-	@echo "make bench      every figure beside its peers, in bench-out/; bench-quick in a minute"
+	@echo "make bench      every figure beside its peers, in bench-out/; bench-quick is smaller"
 	@echo "make lint       lint, contracts and types only"
 	@echo "make clean      removes .venv and everything generated"
 

@@ -49,7 +49,7 @@ GOALS = (
     _most("handler_tail8_sqlite", 4.0, "8 callers: p99 ÷ p50, SQLite"),
     _most("handler_http_vs_hand", 0.82, "over HTTP, one caller ÷ written by hand"),
     _least("duplicate_rate", 3.0, "statements/s of an unchanged ready ÷ a plain upsert"),
-    _count("duplicate_fsyncs", 0, "fsyncs", "flushes of the log by a thousand unchanged readys"),
+    _count("duplicate_fsyncs", 0, "fsyncs", "flushes of the log by a hundred unchanged readys"),
     # -- the worker
     _least("reconcile_vs_procrastinate", 20, "rows/s ÷ procrastinate, concurrency 20", stretch=40),
     _least("reconcile_vs_pgqueuer", 1.2, "rows/s ÷ pgqueuer, batch 100", stretch=2.0),
