@@ -54,6 +54,11 @@ STANDING_LIMIT = 10.0
 
 _MIGRATE = "run `nimble-reconcile migrate` with the same NIMBLE_DATABASE_URL"
 
+_MAKE = (
+    "mend NIMBLE_DATABASE_URL or --database-url where they name another file, else start the server"
+    " or `nimble-reconcile run`, which make it, or run `nimble-reconcile migrate`"
+)
+
 
 class Database:
     """One database, reached by at most `connections` connections at a time.
@@ -81,9 +86,13 @@ class Database:
     def location(self) -> str:
         """Name the database as it may be printed: no user, no password, no options."""
         if self.is_sqlite:
-            return f"SQLite file {self._url.database}"
+            return f"SQLite file {self._path.absolute()}"
         host = self._url.host or "local socket"
         return f"PostgreSQL {host}:{self._url.port or 5432}/{self._url.database or ''}"
+
+    @property
+    def _path(self) -> Path:
+        return Path(self._url.database or "")
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -229,32 +238,35 @@ class Database:
 
     # -- schema ----------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Make a SQLite file on first use and check that this package fits the schema.
+    def open(self, *, make: bool = True) -> None:
+        """Check that this package fits the schema, and make a SQLite file or bring it up to date.
 
-        Raises SchemaMissing, SchemaOutdated, SchemaTooNew or StoreUnavailable.
+        `make` is False for whoever only looks at what the halves made, or acts on it: a mistyped
+        path makes nothing then. Raises SchemaMissing, SchemaOutdated, SchemaTooNew or
+        StoreUnavailable.
         """
-        self._check_once(self.clock.monotonic() + 30.0)
+        self._check_once(self.clock.monotonic() + 30.0, make=make)
 
-    def _check_once(self, until: float) -> None:
+    def _check_once(self, until: float, *, make: bool = True) -> None:
         if self._checked:
             return
+        make = make and self.is_sqlite
         try:
             self._check(until)
         except SchemaMissing:
-            if not self.is_sqlite:
+            if not make:
                 raise
             self.migrate()
             self._check(until)
         except SchemaOutdated:
-            if not self.is_sqlite:
+            if not make:
                 raise
             self.migrate()
         self._checked = True
 
     def _check(self, until: float) -> None:
-        if self.is_sqlite and not Path(self._url.database or "").exists():
-            raise SchemaMissing(f"{self.location} does not exist yet; {_MIGRATE}")
+        if self.is_sqlite and not self._path.exists():
+            raise SchemaMissing(f"{self.location} does not exist; {_MAKE}")
         columns = (deployment.c.schema_number, deployment.c.oldest_version)
         with self._connected(until) as connection:
             found = connection.execute(sa.select(*columns)).one_or_none()
@@ -280,7 +292,7 @@ class Database:
 
     def _make_folder(self) -> None:
         try:
-            Path(self._url.database or "").parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise StoreUnavailable(f"{self.location} cannot be made: {why}") from error

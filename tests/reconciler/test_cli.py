@@ -197,6 +197,50 @@ def test_a_worker_with_all_slots_lost_exits_three(shell: Shell) -> None:
     assert "every slot is held" in done.stderr
 
 
+LOOKING = [
+    ("status",),
+    ("status", "--json"),
+    *((verb, "a") for verb in ("retry", "release", "undo", "abandon", "pause", "resume")),
+    ("adopt", "a", "x1"),
+    ("approve", "--kind", "directory"),
+    ("sweep", "adapter:DirectoryVendor"),
+    ("sweep", "adapter:DirectoryVendor", "--dry-run"),
+    ("claim-database", "--moved"),
+    ("claim-database", "--copy", "--deployment", "x"),
+    ("rekey", "acme-inc", "--all"),
+]
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_what_only_looks_or_operates_makes_no_file(
+    shell: Shell, inside: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    for place in ("typo.db", "typo/nimble.db"):
+        with pytest.raises(SystemExit) as ends:
+            main([*arguments, "--database-url", f"sqlite:///{place}"])
+        said = inside.readouterr()
+        assert (ends.value.code, said.out) == (1, "")
+        assert f"SQLite file {shell.directory / place} does not exist" in said.err
+        assert "`nimble-reconcile migrate`" in said.err
+    assert not list(shell.directory.glob("typo*"))
+
+
+def test_what_only_looks_puts_no_tables_into_anothers_file(
+    shell: Shell, inside: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(shell.directory / "nimble.db") as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = dump(shell)
+    assert "no tables of ours" in refused(inside, 1, "status")
+    assert dump(shell) == before
+
+
+def test_migrate_makes_the_file(shell: Shell, inside: pytest.CaptureFixture[str]) -> None:
+    printed(inside, "migrate")
+    assert printed(inside, "status", "--json").strip() == "[]"
+
+
 # -- signals ---------------------------------------------------------------------------------------
 
 

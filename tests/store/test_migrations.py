@@ -174,6 +174,26 @@ def test_sqlite_is_made_on_first_use_by_either_half(tmp_path, half) -> None:
         assert len(owner_ids(store)) == 1
 
 
+def test_a_sqlite_file_is_made_for_nobody_who_says_so(tmp_path) -> None:
+    with closing(WorkStore(f"sqlite:///{tmp_path / 'new' / 'nimble.db'}")) as store:
+        with pytest.raises(SchemaMissing, match="does not exist"):
+            store.open(make=False)
+        assert list(tmp_path.iterdir()) == []
+        store.migrate()
+        set_schema(store, schema_number=SCHEMA_NUMBER - 1)
+    again = closing(WorkStore(f"sqlite:///{tmp_path / 'new' / 'nimble.db'}"))
+    with again as store, pytest.raises(SchemaOutdated):
+        store.open(make=False)
+
+
+def test_a_sqlite_file_is_named_by_its_whole_path(tmp_path, monkeypatch) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        with closing(WorkStore("sqlite:///nimble.db")) as store:
+            assert store.location == f"SQLite file {tmp_path / folder / 'nimble.db'}"
+
+
 def test_a_sqlite_file_whose_folder_cannot_be_made_is_unavailable(tmp_path) -> None:
     (tmp_path / "file").write_text("not a folder")
     store = WorkStore(f"sqlite:///{tmp_path}/file/below/nimble.db")

@@ -54,7 +54,15 @@ def settings_of(*, database_url: str | None, **given: float | str | None) -> Wor
 
 @contextmanager
 def opened(database_url: str | None) -> Iterator[OperatorStore]:
-    """Give the store of a command that is no worker, closed at the end."""
+    """Give the store of a command that needs what the halves made, closed at the end."""
+    with unopened(database_url) as store:
+        store.open(make=False)
+        yield store
+
+
+@contextmanager
+def unopened(database_url: str | None) -> Iterator[OperatorStore]:
+    """Give the store of a command that is no worker, not connected to, closed at the end."""
     settings = settings_of(database_url=database_url)
     store = OperatorStore(settings.database_url.get_secret_value())
     try:

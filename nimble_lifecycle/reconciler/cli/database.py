@@ -12,6 +12,7 @@ from nimble_lifecycle.reconciler.cli.app import (
     deployment_of,
     opened,
     say,
+    unopened,
     user,
 )
 from nimble_lifecycle.reconciler.tables import safe
@@ -22,7 +23,7 @@ from nimble_lifecycle.store.rekey import rekey as moved_by_rekey
 
 def migrate(*, database_url: Database = None) -> int:
     """Make or upgrade the tables; any number of processes may do so at once."""
-    with opened(database_url) as store:
+    with unopened(database_url) as store:
         store.migrate()
         store.open()
         say(f"{store.location} is up to date")
@@ -49,7 +50,7 @@ def grants(
     database_url
         The database both halves share; it is not connected to.
     """
-    with opened(database_url) as store:
+    with unopened(database_url) as store:
         if store.is_sqlite:
             raise ConfigurationError(
                 f"{store.location} keeps the halves apart by nothing but trust: whoever can write"

@@ -113,7 +113,7 @@ def sweep(
     vendor, wishes = load_vendor(target), wishes_of(settings)
     store = WorkStore(settings.database_url.get_secret_value(), connections=DATABASE_THREADS)
     try:
-        store.open()
+        store.open(make=False)
         whose = Deployment(store, settings.deployment)
         if dry_run:
             whose.check()
