@@ -27,6 +27,7 @@ from nimble_lifecycle.errors import (
     UnknownOutcome,
     VendorError,
 )
+from nimble_lifecycle.reconciler.redact import LONGEST_READ, redacted
 
 
 class Call(IntEnum):
@@ -47,6 +48,9 @@ Row: TypeAlias = tuple[type[VendorError], type[VendorError], type[VendorError], 
 
 LONGEST_WAIT: Final = 3600.0
 """Seconds a vendor's Retry-After is believed at most."""
+
+LONGEST_EXCERPT: Final = 200
+"""Characters of an answer that a message quotes at most."""
 
 _CREDENTIAL: Final[Row] = (CredentialError, CredentialError, CredentialError, CredentialError)
 _LATER: Final[Row] = (TemporaryError, TemporaryError, TemporaryError, TemporaryError)
@@ -98,7 +102,8 @@ def outcome_of(call: Call) -> Iterator[None]:
             response = await client.post("/buckets", json=body)
             response.raise_for_status()
 
-    Messages name method, path and status; never the query, a header or the vendor's words.
+    Messages name method, path and status, and quote the beginning of a text or JSON answer that was
+    read, redacted; never the query or a header.
     """
     try:
         yield
@@ -141,7 +146,9 @@ def _from_response(call: Call, response: httpx2.Response) -> VendorError:
     status = response.status_code
     row = _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _LOST)
     message = f"{_named(response.request)}: {status} {_phrase(status)}".rstrip()
-    return _built(row[call], message, retry_after(response))
+    excerpt = _excerpt(response)
+    said = f"{message}: {excerpt}" if excerpt else message
+    return _built(row[call], said, retry_after(response))
 
 
 def _from_transport(kind: type[VendorError], error: httpx2.RequestError) -> VendorError:
@@ -154,6 +161,18 @@ def _built(kind: type[VendorError], message: str, after: float | None) -> Vendor
     if issubclass(kind, (RateLimited, Unavailable)):
         return kind(message, after=after)
     return kind(message)
+
+
+def _excerpt(response: httpx2.Response) -> str:
+    """Give the beginning of an answer in words, on one line; empty where it has none."""
+    sort = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if not re.fullmatch(r"text/.+|application/(.+\+)?json", sort):
+        return ""
+    try:
+        text = response.content[:LONGEST_READ].decode(errors="replace")  # whatever charset it names
+    except httpx2.ResponseNotRead:
+        return ""
+    return " ".join(redacted(text).split())[:LONGEST_EXCERPT]  # cut last: half a secret is none
 
 
 def _named(request: httpx2.Request) -> str:

@@ -21,7 +21,7 @@ from nimble_lifecycle.errors import (
     UnknownOutcome,
     VendorError,
 )
-from nimble_lifecycle.reconciler.http import LONGEST_WAIT, Call, outcome_of
+from nimble_lifecycle.reconciler.http import LONGEST_EXCERPT, LONGEST_WAIT, Call, outcome_of
 
 CALLS = (Call.CREATE, Call.CHANGE, Call.READ, Call.LIST)
 LOST = (UnknownOutcome, UnknownOutcome, TemporaryError, TemporaryError)
@@ -103,9 +103,9 @@ def error_of(call: Call, request: Callable[[], httpx2.Response]) -> VendorError 
 
 
 def answer(
-    status: int, headers: dict[str, str] | None = None
+    status: int, headers: dict[str, str] | None = None, body: bytes = b""
 ) -> Callable[[httpx2.Request], httpx2.Response]:
-    return lambda _: httpx2.Response(status, headers=headers, text="hunter2")
+    return lambda _: httpx2.Response(status, headers=headers, content=body)
 
 
 def fails(
@@ -177,6 +177,52 @@ def test_neither_message_nor_traceback_shows_a_secret(
     assert "hunter2" not in str(error)
     assert error.__suppress_context__
     assert error.__cause__ is None
+
+
+QUOTED = {
+    ("application/json", b'{"error":\n "region is closed"}'): ': {"error": "region is closed"}',
+    ("Application/Problem+JSON; charset=utf-8", b'{"title": "no"}'): ': {"title": "no"}',
+    ("text/plain", b"not \xc3\xbcber \x1b[31m10"): ": not \u00fcber [31m10",
+    ("text/plain; charset=hex", b"plain"): ": plain",
+    ("text/plain", b"\xff\xfe no text"): ": \ufffd\ufffd no text",
+    ("text/plain", b" \n "): "",
+    ("text/plain", b""): "",
+    ("application/octet-stream", b"binary"): "",
+    ("application/jsonx", b"other"): "",
+    ("", b"untold"): "",
+}
+
+
+@pytest.mark.parametrize("said", QUOTED)
+def test_the_message_quotes_what_the_vendor_said_in_words(said: tuple[str, bytes]) -> None:
+    error = outcome(Call.CREATE, answer(422, {"Content-Type": said[0]}, said[1]))
+    assert str(error) == f"POST /things/7: 422 Unprocessable Entity{QUOTED[said]}"
+
+
+def test_what_is_quoted_is_short_and_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_KEY", "quite-hidden")
+    body = b"token=hunter2 " + b"x" * (LONGEST_EXCERPT - 15) + b" quite-hidden " + b"y" * 100_000
+    said = str(outcome(Call.CREATE, answer(400, {"Content-Type": "text/plain"}, body)))
+    assert "token=***" in said
+    assert not any(part in said for part in ("hunter2", "qui"))
+    assert len(said) <= len("POST /things/7: 400 Bad Request: ") + LONGEST_EXCERPT
+
+
+def test_a_body_that_was_not_read_is_not_quoted() -> None:
+    def streamed() -> httpx2.Response:
+        with client.stream("POST", "http://vendor.example/things/7") as response:
+            return response.raise_for_status()
+
+    class Body(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"words"
+
+    def handler(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(400, headers={"Content-Type": "text/plain"}, stream=Body())
+
+    with httpx2.Client(transport=httpx2.MockTransport(handler)) as client:
+        error = error_of(Call.CREATE, streamed)
+    assert str(error) == "POST /things/7: 400 Bad Request"
 
 
 def test_the_vendors_own_phrase_is_not_shown() -> None:
