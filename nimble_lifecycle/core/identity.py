@@ -25,6 +25,9 @@ itself names in a forwarding header is not trusted: the HTTP server may have tak
 WORKSPACE_HEADER = "x-workspace-id"
 TENANT_HEADER = "x-tenant-id"
 
+_NO_HEADER: Final = f"no {WORKSPACE_HEADER}"
+_NOBODYS: Final = "not trusted: trust_edge_headers of Lifecycle is not set"
+
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _FORWARDING: Final = ("x-forwarded-for", "forwarded", "x-real-ip")
 _AROUND_ADDRESSES: Final = re.compile(r"""[\s,;="'\[\]]+""")
@@ -43,6 +46,7 @@ class Identity:
         self._workspace_claim = claims[0]
         self._tenant_claim = claims[1] if len(claims) > 1 else None
         self._trusts = _edge_trust(trust_edge_headers)
+        self._untrusted = _NOBODYS if trust_edge_headers is False else "not trusted from this peer"
 
     def workspace(self, call: Call) -> Workspace:
         """Give the workspace of a call; raises `WorkspaceUnknown`."""
@@ -73,7 +77,8 @@ class Identity:
         if request is None:
             return None, "no HTTP request"
         if not self._trusts(request):
-            return None, "not trusted from this peer"
+            there = WORKSPACE_HEADER in request.headers or TENANT_HEADER in request.headers
+            return None, self._untrusted if there else _NO_HEADER
         workspace_id = _single_header(request, WORKSPACE_HEADER)
         tenant_id = _single_header(request, TENANT_HEADER)
         if workspace_id is not None:
@@ -82,7 +87,7 @@ class Identity:
             raise WorkspaceUnknown(
                 f"The edge sent {TENANT_HEADER} without {WORKSPACE_HEADER}; it must send both."
             )
-        return None, f"no {WORKSPACE_HEADER}"
+        return None, _NO_HEADER
 
 
 def _from_process(request: Request | None) -> tuple[Workspace | None, str]:

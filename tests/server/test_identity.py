@@ -180,6 +180,18 @@ async def test_headers_of_anyone_else_do_not(sqlite_table, trust, peer, headers)
     assert sqlite_table.rows() == []
 
 
+async def test_headers_that_no_setting_trusts_are_said_to_want_one(sqlite_table):
+    unset = "edge headers (not trusted: trust_edge_headers of Lifecycle is not set)"
+    async with edge(sqlite_table) as call:
+        assert unset in (await call(ws("ws_edge")))[1]
+        assert unset in (await call(("x-tenant-id", "t")))[1]
+        assert "edge headers (no x-workspace-id)" in (await call())[1]
+    async with edge(sqlite_table, trust_edge_headers=["11.0.0.0/8"]) as call:
+        assert "edge headers (not trusted from this peer)" in (await call(ws("ws_edge")))[1]
+        assert "edge headers (no x-workspace-id)" in (await call())[1]
+    assert sqlite_table.rows() == []
+
+
 @pytest.mark.parametrize("secret", ["s3cret\n", " s3cret", "s\u00e9cret"])
 def test_a_secret_that_can_never_arrive_is_refused_at_once_and_not_shown(secret):
     with pytest.raises(ConfigurationError, match=r"'x-edge' .* can never arrive") as refused:
