@@ -1,6 +1,8 @@
 """Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`."""
 
 import sys
+from collections.abc import Callable
+from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -9,12 +11,16 @@ from types import ModuleType
 
 from nimble_lifecycle.errors import TargetError
 
+CANDIDATES = 5
+"""Names that are proposed at most."""
 
-def load_target(target: str) -> object:
+
+def load_target(target: str, *, fits: Callable[[object], bool] = lambda _: False) -> object:
     """Import the module of `target` and give the attribute it names (dots lead further in).
 
     Modules are looked up from the working directory too. Whatever the code of the target raises,
-    `sys.exit` included, becomes a `TargetError` of one line.
+    `sys.exit` included, becomes a `TargetError` of one line. Where there is no such attribute, it
+    proposes those of a like name, or else those for which `fits` is true.
     """
     place, _, attribute = target.rpartition(":")
     if not place or not attribute:
@@ -22,11 +28,12 @@ def load_target(target: str) -> object:
     try:
         found = _import_file(Path(place)) if place.endswith(".py") else _import(place)
     except (Exception, SystemExit) as error:  # the code of the target may raise anything
-        raise TargetError(f"cannot import {place}: {_one_line(error)}") from error
+        looked = f"; looked in {Path.cwd()} and on sys.path" if _lacks(place, error) else ""
+        raise TargetError(f"cannot import {place}: {_one_line(error)}{looked}") from error
     try:
         return reduce(getattr, attribute.split("."), found)
     except AttributeError as error:
-        words = f"{place} has no attribute {attribute!r}: name one that it has"
+        words = f"{place} has no attribute {attribute!r}: {_instead(found, attribute, fits)}"
         raise TargetError(words) from error
     except (Exception, SystemExit) as error:
         raise TargetError(f"{place} cannot give {attribute!r}: {_one_line(error)}") from error
@@ -49,6 +56,21 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _lacks(place: str, error: BaseException) -> bool:
+    """Whether it is the module itself that is not there, and not one that it imports."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return missing is not None and f"{place}.".startswith(f"{missing}.")
+
+
+def _instead(module: ModuleType, attribute: str, fits: Callable[[object], bool]) -> str:
+    """Say which names are like the one that is missing, or else which would do."""
+    names = [name for name in vars(module) if not name.startswith("_")]
+    likely = get_close_matches(attribute, names) or [n for n in names if fits(vars(module)[n])]
+    if not likely or attribute.partition(".")[0] in names:
+        return "name one that it has"
+    return f"did you mean {' or '.join(likely[:CANDIDATES])}?"
 
 
 def _search_first(directory: Path) -> None:

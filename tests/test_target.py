@@ -66,7 +66,9 @@ def test_a_file_elsewhere_finds_its_neighbours(folder: Path) -> None:
         ("silent.py:x", "cannot import silent.py: ValueError"),
         ("exits.py:x", "cannot import exits.py: SystemExit: bye"),
         ("no_python:x", "cannot import no_python: SyntaxError"),
-        ("thing:Outer.other", "thing has no attribute 'Outer.other'"),
+        ("thing:Outer.other", "thing has no attribute 'Outer.other': name one that it has"),
+        ("thing:outer", "thing has no attribute 'outer': did you mean Outer?"),
+        ("thing:zzz", "thing has no attribute 'zzz': name one that it has"),
         ("thing:odd.broken", "thing cannot give 'odd.broken': ValueError: not now"),
     ],
 )
@@ -75,3 +77,23 @@ def test_anything_else_is_one_line(target: str, words: str) -> None:
         load_target(target)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["nowhere:x", "nowhere.at.all:x", "thing.of:x"])
+def test_where_a_module_was_looked_for_is_told(target: str, folder: Path) -> None:
+    with pytest.raises(TargetError) as caught:
+        load_target(target)
+    assert f"; looked in {folder} and on sys.path" in str(caught.value)
+
+
+def test_a_module_that_lacks_another_one_is_there_itself(folder: Path) -> None:
+    (folder / "lacks.py").write_text("import nowhere")
+    with pytest.raises(TargetError) as caught:
+        load_target("lacks:x")
+    assert "No module named 'nowhere'" in str(caught.value)
+    assert "looked in" not in str(caught.value)
+
+
+def test_what_fits_is_proposed_where_no_name_is_alike() -> None:
+    with pytest.raises(TargetError, match="did you mean Outer or Odd\\?"):
+        load_target("thing:zzz", fits=lambda each: isinstance(each, type))

@@ -23,7 +23,7 @@ def load_vendor(target: str) -> Vendor:
     """
     with redirect_stdout(sys.stderr):
         try:
-            found = load_target(target)
+            found = load_target(target, fits=_is_adapter)
         except TargetError as error:
             raise TargetError(redacted(str(error))) from error
         vendor = _instance(target, found)
@@ -58,8 +58,15 @@ def _instance(target: str, found: object) -> Vendor:
     except NimbleError as error:
         raise TargetError(f"{target}: {redacted(str(error))}") from error
     except (Exception, SystemExit) as error:
-        said = described(error)
-        raise TargetError(f"{target} cannot be made without arguments: {said}") from error
+        begun = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        what = "raised when it was made" if begun else "cannot be made without arguments"
+        raise TargetError(f"{target} {what}: {described(error)}") from error
+
+
+def _is_adapter(each: object) -> bool:
+    """Whether it is an adapter that its module brings, or the class of one."""
+    own = isinstance(each, type) and issubclass(each, Vendor) and each is not Vendor
+    return own or isinstance(each, Vendor)
 
 
 def _check(target: str, vendor: Vendor) -> None:

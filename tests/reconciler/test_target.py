@@ -73,6 +73,10 @@ class Raises(Good):
     def __init__(self):
         raise KeyError("ACME_ADMIN_TOKEN")
 
+class Mistypes(Good):
+    def __init__(self):
+        len(5)
+
 class Leaks(Good):
     def __init__(self):
         raise ValueError("bad url https://admin:hunter2@acme.test")
@@ -129,7 +133,8 @@ def test_a_class_or_an_instance_is_found_in_the_working_directory(
         ("raises_on_import:Good", "cannot import raises_on_import: RuntimeError: token=***"),
         ("raises_on_import.py:Good", "cannot import raises_on_import.py: RuntimeError: token=***"),
         ("exits_on_import:Good", "cannot import exits_on_import: SystemExit: 9"),
-        ("adapters:Bad", "has no attribute 'Bad'"),
+        ("adapters:Bad", "has no attribute 'Bad': did you mean Good or instance or LacksBoth"),
+        ("adapters:WrongLagg", "has no attribute 'WrongLagg': did you mean WrongLag"),
         ("adapters:number", "is no nimble_lifecycle.reconciler.Vendor"),
         ("adapters:Inner", "is no nimble_lifecycle.reconciler.Vendor"),
         ("adapters:LacksBoth", "lacks the method provision"),
@@ -147,10 +152,11 @@ def test_a_class_or_an_instance_is_found_in_the_working_directory(
         ("adapters:WrongRelease", "on_release 'delete' or 'keep'"),
         ("adapters:Abstract", "cannot be made without arguments: TypeError"),
         ("adapters:Wants", "cannot be made without arguments: TypeError"),
-        ("adapters:Raises", "cannot be made without arguments: KeyError: 'ACME_ADMIN_TOKEN'"),
+        ("adapters:Raises", "Raises raised when it was made: KeyError: 'ACME_ADMIN_TOKEN'"),
+        ("adapters:Mistypes", "Mistypes raised when it was made: TypeError"),
         ("adapters:Leaks", "ValueError: bad url https://***@acme.test"),
         ("adapters:Says", "adapters:Says: set ACME_ADMIN_TOKEN"),
-        ("adapters:Exits", "cannot be made without arguments: SystemExit"),
+        ("adapters:Exits", "Exits raised when it was made: SystemExit"),
     ],
 )
 def test_anything_else_is_one_sentence(
