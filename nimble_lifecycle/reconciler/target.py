@@ -12,6 +12,7 @@ from nimble_lifecycle.errors import NimbleError, TargetError
 from nimble_lifecycle.reconciler.listing import Source
 from nimble_lifecycle.reconciler.redact import described, redacted
 from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.store.models import FLEET
 from nimble_lifecycle.target import load_target
 
 
@@ -80,6 +81,7 @@ def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
     kind: object = getattr(vendor, "kind", None)
     named = isinstance(kind, str) and kind.strip() != ""
     yield not named, "must name its kind, the name of the server it serves"
+    yield kind == FLEET, f"cannot have {FLEET!r} as its kind, which stands for every one"
     for method in ("provision", "release"):
         yield not vendor.implements(method), f"lacks the method {method}"
     yield not _is_time(vendor.time_limit, above=True), "needs a time_limit above zero (timedelta)"

@@ -32,6 +32,10 @@ class LacksRelease(Vendor):
     kind = "k"
     def provision(self, tenancy): ...
 
+class OfEveryKind(Good):
+    kind = "*"
+
+
 class Kindless(Good):
     kind = " "
 
@@ -140,6 +144,7 @@ def test_a_class_or_an_instance_is_found_in_the_working_directory(
         ("adapters:LacksBoth", "lacks the method provision"),
         ("adapters:LacksRelease", "lacks the method release"),
         ("adapters:Kindless", "must name its kind"),
+        ("adapters:OfEveryKind", "cannot have '*' as its kind"),
         ("adapters:NoLimit", "time_limit above zero"),
         ("adapters:WrongLag", "lag of zero or more"),
         ("adapters:WrongRepeatable", "repeatable above zero"),
