@@ -15,7 +15,7 @@ SIMULATED_SEEDS := 2000
 
 BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.installed
-BENCH_NEEDS := tests/bench/requirements.txt
+BENCH_NEEDS := tests/benchmarks/requirements.txt
 
 .PHONY: help demo test test-slow test-all chaos bench bench-quick lint clean
 
@@ -50,10 +50,10 @@ chaos: $(STAMP)
 	@$(RUN) pytest -q -s tests/chaos/long_run.py
 
 bench: $(BENCH_STAMP)
-	@$(BENCH_VENV)/bin/python -m tests.bench $(FIGURES)
+	@$(BENCH_VENV)/bin/python -m tests.benchmarks $(FIGURES)
 
 bench-quick: $(BENCH_STAMP)
-	@$(BENCH_VENV)/bin/python -m tests.bench --quick $(FIGURES)
+	@$(BENCH_VENV)/bin/python -m tests.benchmarks --quick $(FIGURES)
 
 lint: $(STAMP)
 	@echo "==> ruff: lint"

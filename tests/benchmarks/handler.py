@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastmcp import Client, FastMCP
 
 from nimble_lifecycle import Lifecycle, Reason, Tenancy
-from tests.bench.caller import Caller, current, workspace
-from tests.bench.harness import Bench, Side, in_turns, times
-from tests.bench.peers import handlers
+from tests.benchmarks.caller import Caller, current, workspace
+from tests.benchmarks.harness import Bench, Side, in_turns, times
+from tests.benchmarks.peers import handlers
 from tests.clusters import free_port
 
 Call = Callable[[], Awaitable[object]]

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from procrastinate import App, PsycopgConnector
 
-from tests.bench.counting import Counting
+from tests.benchmarks.counting import Counting
 
 
 @asynccontextmanager

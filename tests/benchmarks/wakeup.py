@@ -10,10 +10,10 @@ from procrastinate import App
 
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.store import IntentStore
-from tests.bench import ours
-from tests.bench.counting import Counting
-from tests.bench.harness import Bench, Side, in_turns
-from tests.bench.peers import procrastinate
+from tests.benchmarks import ours
+from tests.benchmarks.counting import Counting
+from tests.benchmarks.harness import Bench, Side, in_turns
+from tests.benchmarks.peers import procrastinate
 
 BETWEEN = 0.02
 """Seconds between two changes: each finds the worker idle."""

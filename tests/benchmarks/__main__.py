@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measure, print, write `bench-out/`, and say whether all goals hold."""
+"""`python -m tests.benchmarks`: measure, print, write `bench-out/`, and say whether goals hold."""
 
 import argparse
 import asyncio
@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-from tests.bench import footprint, growth, handler, reconcile, rows, wakeup
-from tests.bench.databases import NoServerError, databases
-from tests.bench.goals import BY_NAME
-from tests.bench.harness import Bench, say
-from tests.bench.report import publish, regressions, write
+from tests.benchmarks import footprint, growth, handler, reconcile, rows, wakeup
+from tests.benchmarks.databases import NoServerError, databases
+from tests.benchmarks.goals import BY_NAME
+from tests.benchmarks.harness import Bench, say
+from tests.benchmarks.report import publish, regressions, write
 
 GROUPS = (handler, reconcile, wakeup, rows, growth, footprint)
 OUT = Path("bench-out")

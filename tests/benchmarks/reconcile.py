@@ -15,10 +15,10 @@ from types import ModuleType
 
 import psycopg
 
-from tests.bench import ours
-from tests.bench.counting import Counting, exponential
-from tests.bench.harness import Bench, Side, in_turns
-from tests.bench.peers import floor, pgqueuer, procrastinate
+from tests.benchmarks import ours
+from tests.benchmarks.counting import Counting, exponential
+from tests.benchmarks.harness import Bench, Side, in_turns
+from tests.benchmarks.peers import floor, pgqueuer, procrastinate
 
 SLOTS = 100
 SLOW = 0.05
@@ -136,7 +136,7 @@ async def _two_workers(bench: Bench) -> None:
 def _processes(url: str, rows: int, count: int) -> Side:
     async def side() -> float:
         await ours.fill(url, rows)
-        command = [sys.executable, "-m", "tests.bench.ours", url, str(SLOTS), str(SHARED)]
+        command = [sys.executable, "-m", "tests.benchmarks.ours", url, str(SLOTS), str(SHARED)]
         workers = [
             await asyncio.create_subprocess_exec(
                 *command, stdout=asyncio.subprocess.PIPE, env=os.environ

@@ -4,7 +4,7 @@ import asyncio
 
 import psycopg
 
-from tests.bench.counting import Counting
+from tests.benchmarks.counting import Counting
 
 TABLE = """
 CREATE TABLE work (id bigint PRIMARY KEY, workspace_id text NOT NULL,

@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot
 
-from tests.bench.harness import Result
+from tests.benchmarks.harness import Result
 
 PAGE = Path("docs/performance.md")
 PUBLISHED = Path("docs/performance")

@@ -7,7 +7,7 @@ from pgqueuer.domain.types import QueueExecutionMode
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from tests.bench.counting import Counting
+from tests.benchmarks.counting import Counting
 
 
 async def install(url: str) -> None:

@@ -14,8 +14,8 @@ import psutil
 import psycopg
 
 from nimble_lifecycle.store.wakeups import CHANNEL
-from tests.bench import ours
-from tests.bench.harness import Bench, Side, in_turns
+from tests.benchmarks import ours
+from tests.benchmarks.harness import Bench, Side, in_turns
 
 LIBRARIES = ("sqlalchemy", "sqlmodel", "tenacity", "psycopg", "alembic")
 TIMED = """

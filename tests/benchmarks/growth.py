@@ -14,9 +14,9 @@ from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.store import Rules, Settlement, Threads, WorkStore
 from nimble_lifecycle.store.deployment import Deployment
 from nimble_lifecycle.store.sweeps import SweepStore
-from tests.bench import ours
-from tests.bench.counting import Counting
-from tests.bench.harness import Bench, Side, in_turns
+from tests.benchmarks import ours
+from tests.benchmarks.counting import Counting
+from tests.benchmarks.harness import Bench, Side, in_turns
 
 SMALL = 10_000
 DUE = 100

@@ -15,7 +15,7 @@ from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import Threads, WorkStore
 from nimble_lifecycle.store.deployment import Deployment
 from nimble_lifecycle.store.wakeups import Listener
-from tests.bench.counting import Counting
+from tests.benchmarks.counting import Counting
 
 DATABASE_THREADS = 4
 """As `nimble-reconcile run` has."""

@@ -10,7 +10,7 @@ import asyncpg
 from fastmcp import FastMCP
 from sqlmodel import Field, Session, SQLModel, create_engine, select
 
-from tests.bench.caller import current
+from tests.benchmarks.caller import current
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS resource (

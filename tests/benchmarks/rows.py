@@ -8,9 +8,9 @@ import psycopg
 
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.store import IntentStore
-from tests.bench import ours
-from tests.bench.harness import Bench, Side, in_turns
-from tests.bench.peers.handlers import TABLE, UPSERT
+from tests.benchmarks import ours
+from tests.benchmarks.harness import Bench, Side, in_turns
+from tests.benchmarks.peers.handlers import TABLE, UPSERT
 
 SOON = 30.0
 """Seconds a statement gets."""

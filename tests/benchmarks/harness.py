@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.bench.databases import Databases
-from tests.bench.goals import BY_NAME, Goal
+from tests.benchmarks.databases import Databases
+from tests.benchmarks.goals import BY_NAME, Goal
 
 Side = Callable[[], Awaitable[float]]
 """Measures one round and gives its number."""
