@@ -25,6 +25,7 @@ Fields: TypeAlias = Mapping[str, object]
 
 _fleet = vendor.alias("fleet")
 _CONDITIONS = (
+    "kind",
     "paused",
     "paused_until",
     "pause_reason",
@@ -72,7 +73,7 @@ def standing_of(row: Fields) -> Standing:
     """Give what is shown: the first that applies of what holds the row back."""
     tellers = (
         *(_over, _stalled, _refused, _paused, _in_grace),
-        *(_halted, _asked_to_wait, _capped, _held),
+        *(_halted, _asked_to_wait, _capped, _held, _unattended),
     )
     for tell in tellers:
         found = tell(row)
@@ -176,6 +177,17 @@ def _held(row: Fields) -> Standing | None:
         return None
     message = f"too many releases at once: none is begun since {_at(opened)}"
     return Standing(Why.RELEASE_BREAKER_OPEN, message, _approve(str(row["kind"])))
+
+
+def _unattended(row: Fields) -> Standing | None:
+    """Say that it waits for a worker that was never started."""
+    if row["vendor_kind"] is not None or _next(row) is None:
+        return None
+    message = (
+        f"no worker for {row['kind']} has used this database yet, which blocks {_next(row)}:"
+        " `nimble-reconcile run TARGET`, with an adapter of that kind"
+    )
+    return Standing(shown_reason(row), message)
 
 
 def _stored(row: Fields) -> Standing:

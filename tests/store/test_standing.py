@@ -28,6 +28,7 @@ ROW: dict[str, object] = {
     "params_hash": "",
     "attempted_params_hash": "",
     "paused": False,
+    "vendor_kind": "acme",
     "vendor_paused": None,
     "vendor_paused_until": None,
     "vendor_pause_reason": None,
@@ -192,6 +193,13 @@ def test_what_the_vendor_and_the_last_step_said_is_shown() -> None:
     assert "since 2030-01-01T11:55:00+00:00" in str(standing_of(halted).message)
     used = {**ROW, **GRACE, "last_used_at": NOW}
     assert "until 2030-01-01T12:05:00+00:00" in str(standing_of(used).message)
+
+
+def test_a_row_that_no_worker_ever_saw_says_so() -> None:
+    unseen = {**ROW, "vendor_kind": None}
+    assert "no worker for acme" in str(standing_of({**unseen, **PENDING}).message)
+    assert standing_of(unseen).message is None
+    assert standing_of({**ROW, **PENDING}).message is None
 
 
 @pytest.mark.parametrize("kind", ["$(reboot)", "a b; c", "-x", "'", "\x1b[2J"])
