@@ -339,12 +339,14 @@ def _owner_id(at: sa.Connection) -> str:
 
 def _outdated(row: Row) -> sa.Delete:
     """Forget that the row's resource was missing, where it was seen to be there after that."""
+    # Null where nobody ever saw it: a late worker noted it.
+    observed = sa.literal(row.last_observed_at, t.c.last_observed_at.type)
     return sa.delete(sighting).where(
         sighting.c.kind == row.kind,
         sighting.c.sort == Sort.DRIFT.value,
         sighting.c.subject == row.external_id,
         sighting.c.acted_at.is_(None),
-        sighting.c.first_at < row.last_observed_at,
+        sighting.c.first_at < observed,
     )
 
 

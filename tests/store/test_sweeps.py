@@ -211,6 +211,13 @@ def test_a_vanished_resource_gives_way_to_the_next_incarnation(sweeper: Sweeper)
     assert old["lease_token"] > ready["lease_token"]
 
 
+def test_a_resource_that_only_a_late_worker_noted_may_vanish_too(sweeper: Sweeper) -> None:
+    sweeper.rig.make_ready()
+    sweeper.rig.change(last_observed_at=None)
+    sweeper.twice(Sort.DRIFT, "x1")
+    assert sweeper.retire() is Act.DONE
+
+
 def test_a_retired_row_is_never_looked_at_again(sweeper: Sweeper) -> None:
     rig = sweeper.rig
     rig.make_ready()
