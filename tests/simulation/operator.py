@@ -70,7 +70,7 @@ class Operator:
     async def _settle(self, row: Shown, command: str) -> None:
         """Do what is shown, after a look at the vendor where that is asked for."""
         if row["reason"] == Why.NAME_CONFLICT:
-            self.site.rename_foreign(str(row["workspace_id"]))
+            self.site.free_name(str(row["workspace_id"]), self.oracle.abandoned())
         key = str(row["idempotency_key"])
         if row["reason"] == Why.CREATE_OUTCOME_UNKNOWN and self.site.works_on(key):
             return  # a person waits for that to end

@@ -261,8 +261,16 @@ class Oracle:
         return bool(given_up >= then["create_started_at"] + usable)
 
     def _has_foreign_name(self, row: Mapping[str, Any]) -> bool:
-        foreign = (other.name for other in self.site.resources.values() if other.key is None)
-        return self.scenario.traits.unique_names and row["workspace_id"] in foreign
+        gone = (None, *self.abandoned())
+        taken = (other.name for other in self.site.resources.values() if other.key in gone)
+        return self.scenario.traits.unique_names and row["workspace_id"] in taken
+
+    def abandoned(self) -> list[str]:
+        """Give the keys of what an operator gave up and left at the vendor."""
+        kept = sa.select(t.c.idempotency_key).where(
+            t.c.phase == Phase.KEPT, t.c.idempotency_key.is_not(None)
+        )
+        return [row["idempotency_key"] for row in self._read(kept)]
 
     # -- in the end ------------------------------------------------------------------------------
 

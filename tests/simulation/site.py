@@ -5,7 +5,7 @@ object to what happens there (the oracle) is told at the instant it happens.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Protocol
@@ -364,10 +364,10 @@ class Site:
         self.resources[made.external_id] = made
         return made
 
-    def rename_foreign(self, name: str) -> None:
-        """Give what has a name that we need another one, as its owner may."""
+    def free_name(self, name: str, abandoned: Collection[str]) -> None:
+        """Give what has a name that we need another one: another's, or what was given up."""
         for found in list(self.resources.values()):
-            if found.key is None and found.name == name:
+            if found.name == name and (found.key is None or found.key in abandoned):
                 self.resources[found.external_id] = replace(found, name=f"{name}-old")
 
     def works_on(self, key: str) -> bool:
