@@ -73,7 +73,9 @@ class Steps:
             outcome = TypeError("the adapter returned InProgress, but it has no method poll")
         if is_mistake(outcome):
             name = getattr(method, "__name__", "a method")
-            log.error("the adapter's %s for row %s:\n%s", name, tenancy.id, traced(outcome))
+            log.error(
+                "mistake in the adapter's %s for row %s:\n%s", name, tenancy.id, traced(outcome)
+            )
         return outcome
 
 
