@@ -46,6 +46,7 @@ PROOF: Final = frozenset(
         "not found",
         "not found yet",
         "found another's",
+        "name taken",
     }
 )
 """Outcomes that no vendor gives to a credential it refuses."""
@@ -115,11 +116,21 @@ def _create(row: Row, ended: Ended) -> Settlement:
 
 
 def _refused(row: Row, error: PermanentError | NameConflict) -> Settlement:
-    """Stall, unless an earlier create under the same key may have been applied."""
-    stalled = replace(row.stalled(reason_of(error), error, "refused"), creates=0)
-    if row.not_created() == 0:
+    """Stall, unless an earlier create under the same key may have been applied.
+
+    It may still land for a lease. A vendor that remembers the key and refuses it after that has
+    applied none: it would have given what that made.
+    """
+    outcome = "name taken" if isinstance(error, NameConflict) else "refused"
+    stalled = replace(row.stalled(reason_of(error), error, outcome), creates=0)
+    claim = row.claim
+    for_good = claim.remembered and claim.tenancy.reason == stalled.reason
+    if row.not_created() == 0 or for_good:
         return stalled
-    return replace(_not_applied(row, error), reason=stalled.reason, message=stalled.message)
+    waits = _not_applied(row, error)
+    delay = max(claim.create_ends_in, waits.delay or 0.0)
+    said = replace(waits, reason=stalled.reason, message=stalled.message)
+    return replace(said, outcome=outcome, delay=delay)
 
 
 def _not_applied(row: Row, error: Exception) -> Settlement:

@@ -388,7 +388,9 @@ def _status(took: Columns) -> dict[str, Expression]:
         is_verdict(verdict, Verdict.RESCUE),
         sa.and_(is_verdict(verdict, Verdict.UPDATE), sa.or_(is_open, rescued)),
     )
-    done = sa.or_(creating, usable, is_verdict(verdict, *ENDING))
+    # A repeated create keeps the reason: it tells whether the one before was refused.
+    begun = is_verdict(verdict, Verdict.CREATE)
+    done = sa.or_(begun, usable, is_verdict(verdict, *ENDING))
     return {
         "phase": _keeping(
             "phase",

@@ -24,6 +24,7 @@ from nimble_lifecycle.errors import (
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.reconciler.backoff import Backoff
+from nimble_lifecycle.reconciler.limits import rules_of
 from nimble_lifecycle.store import Threads
 from nimble_lifecycle.testing import (
     Fault,
@@ -227,6 +228,23 @@ def test_a_name_that_is_anothers_is_left_alone(
     row = f.row()
     assert (row["phase"], row["reason"], row["external_id"]) == ("stalled", "NameConflict", None)
     assert f.world.resources == {theirs.external_id: theirs}
+
+
+@pytest.mark.parametrize("error", [NameConflict("taken"), PermanentError("no", reason="Full")])
+def test_a_repeated_create_that_is_refused_again_after_a_lease_was_never_applied(
+    fleet: MakeFleet, error: Exception
+) -> None:
+    f = fleet(OnlyRepeats(), clock=ManualClock())
+    f.world.fail("provision", Fault(raises=UnknownOutcome("reset"), applied=False))
+    f.world.fail("provision", Fault(raises=error), Fault(raises=error), Fault(raises=error))
+    f.ready("a")
+    begun = f.clock.instant
+    asyncio.run(f.work_on())
+    waited = (f.clock.instant - begun).total_seconds()
+    assert waited >= rules_of(f.vendor, f.limits, "any").lease, "the first may still land"
+    assert f.row()["phase"] == "stalled"
+    assert f.row()["reason"] in ("NameConflict", "Full")
+    assert f.world.resources == {}
 
 
 def test_a_name_that_is_ours_by_its_mark_is_adopted(fleet: MakeFleet) -> None:
