@@ -211,8 +211,8 @@ def _not_found(row: Row) -> Settlement:
 def _found(row: Row, external: External) -> Settlement:
     """Take what a look-up asserts to be ours, once what it shows agrees.
 
-    It tells that the resource is there, not that the create got as far as the params: an update
-    follows at once.
+    It tells that the resource is there, not that the create got as far as the params: where there
+    are any, an update follows at once.
     """
     key = row.claim.tenancy.idempotency_key or ""
     owner = key.partition("-")[0]
@@ -220,7 +220,7 @@ def _found(row: Row, external: External) -> Settlement:
         conflict = NameConflict("what was found carries another mark")
         return row.stalled(Why.NAME_CONFLICT, conflict, "found another's")
     found = row.ready(external.external_id, external.details)
-    return replace(found, finished=False, delay=0.0)
+    return replace(found, finished=False, delay=0.0) if row.claim.tenancy.params else found
 
 
 # -- poll ------------------------------------------------------------------------------------------

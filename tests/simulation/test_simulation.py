@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.reconciler import outcome
-from nimble_lifecycle.store import Rules, claims
+from nimble_lifecycle.reconciler.settled import Row
+from nimble_lifecycle.store import Rules, Settlement, claims
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.cli import stores
 from tests.simulation.scenario import CLASSES, FIND, REPEAT, calm, harsh, traits_of
@@ -118,12 +119,12 @@ def test_what_was_simulated_before_makes_no_difference(own: Stores) -> None:
 
 def believe_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     believed = outcome._not_found
-    hasty = {"lease": 0.0, "lag": 0.0}
-    monkeypatch.setattr(
-        outcome,
-        "_not_found",
-        lambda row: believed(replace(row, policy=replace(row.policy, **hasty))),
-    )
+
+    def hasty(row: Row) -> Settlement:
+        claim, policy = replace(row.claim, create_ends_in=0.0), replace(row.policy, lag=0.0)
+        return believed(replace(row, claim=claim, policy=policy))
+
+    monkeypatch.setattr(outcome, "_not_found", hasty)
 
 
 def take_unknown_for_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_look_up_is_not_believed_before_the_create_can_no_longer_run(rig) -> N
     put_back(rig)
     assert rig.row()["create_ends_at"] == rig.after(10)
     claim = rig.claim_one()
-    assert (claim.step, claim.attempt_age) == (Step.FIND, pytest.approx(20.0, abs=0.001))
+    assert (claim.step, claim.create_ends_in) == (Step.FIND, pytest.approx(10.0, abs=0.001))
 
 
 def test_a_key_is_remembered_no_longer_than_it_was(rig) -> None:
