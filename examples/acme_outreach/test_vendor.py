@@ -228,6 +228,18 @@ def test_killed_between_the_steps_it_resumes_at_the_second(acme: Acme, keys: Pat
     assert can_send(acme, key_of(keys, made))
 
 
+@pytest.mark.parametrize("kind", ["rate_limited", "outage", "unauthorized", "forbidden"])
+def test_a_refusal_after_the_tenancy_was_made_does_not_count_as_not_created(
+    acme: Acme, kind: str
+) -> None:
+    row = tenancy(acme, from_name="Ann")
+    acme.misbehave(kind, method="PATCH")
+    assert error_of(lambda vendor: vendor.provision(row)) is UnknownOutcome
+    acme.behave()
+    assert isinstance(run(lambda vendor: vendor.find(row)), InProgress)
+    assert len(acme.tenancies()) == 1
+
+
 @pytest.mark.parametrize("missing", ["key", "params"])
 def test_a_half_made_tenancy_is_found_as_unfinished_and_finished(
     acme: Acme, keys: Path, missing: str

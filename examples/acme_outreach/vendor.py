@@ -10,8 +10,8 @@ there is, do what is missing", so it does not matter where the call before was i
 import hashlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -22,7 +22,7 @@ from params import OutreachParams
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from nimble_lifecycle.errors import ConfigurationError
+from nimble_lifecycle.errors import ConfigurationError, UnknownOutcome, VendorError
 from nimble_lifecycle.reconciler import (
     External,
     Gone,
@@ -225,6 +225,11 @@ class AcmeVendor(Vendor):
     async def _finish(self, tenancy: Tenancy, shown: AcmeTenancy) -> Provisioned | InProgress:
         if shown.state == "provisioning":
             return InProgress(shown.operation_id, poll_after=0.2, deadline=PROVISIONING_LIMIT)
+        with half_made() if tenancy.external_id is None else nullcontext():
+            shown = await self._set_up(tenancy, shown)
+        return Provisioned(shown.id, dict(shown.details))
+
+    async def _set_up(self, tenancy: Tenancy, shown: AcmeTenancy) -> AcmeTenancy:
         wanted = wishes(tenancy)
         if not shown.has(wanted):
             changed = await self._ask(Call.CHANGE, "PATCH", one(shown.id), json=wanted.model_dump())
@@ -233,7 +238,7 @@ class AcmeVendor(Vendor):
             issued = await self._ask(Call.CHANGE, "POST", f"{one(shown.id)}/key")
             key = IssuedKey.model_validate_json(issued).api_key
             self._keys.put(key_ref(shown.id), key)
-        return Provisioned(shown.id, dict(shown.details))
+        return shown
 
     def _keeps_key_of(self, shown: AcmeTenancy) -> bool:
         return self._keys.holds(key_ref(shown.id), shown.key_fingerprint)
@@ -264,6 +269,15 @@ class AcmeVendor(Vendor):
                 method, path, json=json, params=params, headers=headers
             )
             return response.raise_for_status().content
+
+
+@contextmanager
+def half_made() -> Iterator[None]:
+    """Call unknown what fails once the tenancy is there: it must not count as not created."""
+    try:
+        yield
+    except VendorError as error:
+        raise UnknownOutcome(f"half made: {error}") from error
 
 
 def needed(value: str | None, name: str) -> str:
