@@ -21,7 +21,8 @@ from nimble_lifecycle.store.room import (
     BURST,
     Moment,
     creates_left,
-    is_shut,
+    is_halted,
+    is_paused,
     kind,
     rate_spent,
     releases_left,
@@ -272,8 +273,10 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
         held = is_held(now, rows.selected_columns.grace_end <= now, room)
         rows = rows.where(look_at <= now, free, sa.not_(sa.or_(suspect, held)))
     limit = sa.bindparam("its_limit", type_=sa.Integer())
+    needs_no_call = sa.not_(is_verdict(rows.selected_columns.verdict, *CALLING))
+    open_ = sa.or_(sa.not_(is_halted()), probing, needs_no_call)
     return (
-        rows.where(sa.not_(is_shut(now, probing)))
+        rows.where(sa.not_(is_paused(now)), open_)
         .order_by(*look_order)
         .limit(slots(now, limit))
         .with_for_update(skip_locked=True, of=t)

@@ -20,6 +20,7 @@ from nimble_lifecycle.store.ports import instant_of
 from nimble_lifecycle.store.types import later, least
 from nimble_lifecycle.store.verdicts import (
     CALLING,
+    MAX_RECLAIMS,
     Room,
     Verdict,
     is_verdict,
@@ -226,7 +227,9 @@ class FleetStore(Database):
         each = sa.union_all(left_behind, left_open).subquery("each")
         suspects = (
             sa.select(each)
-            .where(sa.not_(room.is_shut(now, sa.false())))
+            .where(sa.not_(room.is_paused(now)))
+            # While the credential is refused, only those that are left to a person.
+            .where(sa.or_(sa.not_(room.is_halted()), each.c.reclaims >= MAX_RECLAIMS - 1))
             .order_by(each.c.reclaims)
             .limit(SUSPECTS)
             .subquery("suspects")

@@ -197,11 +197,20 @@ def rate_spent(now: Moment, calls: Number) -> Moment:
 
 def is_shut(now: Moment, probing: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """Whether nothing of the kind may be called: paused, or halted unless it is to be probed."""
-    halted = sa.and_(vendor.c.halted_at.is_not(None), sa.not_(probing))
+    return sa.or_(is_paused(now), sa.and_(is_halted(), sa.not_(probing)))
+
+
+def is_paused(now: Moment) -> sa.ColumnElement[bool]:
+    """Whether rows of the kind are left alone, by an operator's wish or the vendor's."""
     return sa.exists().where(
         vendor.c.kind.in_([kind, sa.literal_column(f"'{FLEET}'")]),
-        sa.or_(vendor.c.paused, sa.func.coalesce(vendor.c.paused_until > now, sa.false()), halted),
+        sa.or_(vendor.c.paused, sa.func.coalesce(vendor.c.paused_until > now, sa.false())),
     )
+
+
+def is_halted() -> sa.ColumnElement[bool]:
+    """Whether the vendor refuses the credential. What needs no call goes on: a grace begins."""
+    return sa.exists().where(vendor.c.kind == kind, vendor.c.halted_at.is_not(None))
 
 
 def _of_vendor(value: sa.ColumnElement[T]) -> sa.ScalarSelect[T]:

@@ -300,3 +300,29 @@ def test_after_a_pause_the_calls_in_flight_grow_step_by_step(rig, resumed: bool)
     assert in_flight == [1 + second**2 for second in range(10)]
     rig.clock.advance(0.01)
     assert len(rig.claim(limit=200, lease=600.0)) == 120 - in_flight[-1]
+
+
+def refuse_all(rig) -> None:
+    assert not refused(rig, uuid4())
+    assert refused(rig, uuid4())
+
+
+def test_a_grace_begins_while_the_credential_is_refused_and_its_release_is_probed(rig) -> None:
+    rig.make_ready()
+    refuse_all(rig)
+    rig.removing()
+    assert rig.claim() == []
+    assert rig.row()["release_after"] == rig.after(RULES.grace)
+    rig.clock.advance(RULES.grace)
+    assert rig.claim() == []
+    assert probe(rig) == rig.row()["id"]
+
+
+def test_what_ended_three_workers_is_quarantined_while_the_credential_is_refused(rig) -> None:
+    rig.ready()
+    for _ in range(3):
+        rig.claim_one()
+        rig.clock.advance(31)
+    refuse_all(rig)
+    assert rig.claim() == []
+    assert (rig.row()["phase"], rig.row()["reason"]) == ("stalled", "Quarantined")
