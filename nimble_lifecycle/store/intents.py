@@ -1,68 +1,29 @@
 """What the server half writes and reads: intents, contact, and the tenancy it may show.
 
-Every statement names the row by workspace and kind and touches the live one only. A write carries
-its own end: the database compares it with its clock once more when the row is locked, so that a
-statement that arrives after its caller gave up changes nothing.
+The statements themselves are in `host_statements`.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError
 
 from nimble_lifecycle.errors import RekeyNeeded, StoreUnavailable
-from nimble_lifecycle.protocol import Desired, Event, Json, Reason, Tenancy, Workspace
+from nimble_lifecycle.protocol import Event, Json, Reason, Tenancy, Workspace
 from nimble_lifecycle.store.database import Database
-from nimble_lifecycle.store.models import call, gone, live
-from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.ports import Clock, instant_of
-from nimble_lifecycle.store.types import (
-    NOT_IN_TIME,
-    Expression,
-    Instant,
-    JsonObject,
-    fingerprint_of,
-    in_time,
-    later,
-    next_number,
-    storable,
-)
-from nimble_lifecycle.store.views import SHOWN, tenancy_of
+from nimble_lifecycle.store.host_statements import HostStatements
+from nimble_lifecycle.store.ports import Clock
+from nimble_lifecycle.store.prepared import Prepared, Row
+from nimble_lifecycle.store.types import NOT_IN_TIME, fingerprint_of, storable
+from nimble_lifecycle.store.views import tenancy_of
 from nimble_lifecycle.store.wakeups import Notifier
 
-CONTACT_INTERVAL = 60.0
-"""Seconds: a call that changes nothing refreshes the contact columns at most this often."""
-
 Values: TypeAlias = Mapping[str, object]
-
-
-def _text(name: str) -> sa.BindParameter[str]:
-    """Bind a text; its name differs from the column's, which SQLAlchemy takes for one to set."""
-    return sa.bindparam(f"its_{name}", type_=sa.Text())
-
-
-_mine = sa.and_(
-    t.c.workspace_id == _text("workspace_id"),
-    t.c.kind == _text("kind"),
-    t.c.tenant_id == _text("tenant_id"),
-)
-# Not `EXISTS (SELECT *`: the server's role may not read every column.
-_nameless = sa.select(sa.literal(1)).where(
-    t.c.workspace_id == _text("workspace_id"), t.c.kind == _text("kind"), t.c.tenant_id == "", live
-)
-_own = sa.select(sa.literal(1)).where(_mine, live)
-_known_nameless = sa.and_(_nameless.exists(), sa.not_(_own.exists()))
-"""The workspace's live row is one without a tenant, and its host now names one."""
-
-_not_after = sa.bindparam("not_after", type_=Instant())
-_answer = (*SHOWN, (t.c.generation_at == t.c.last_seen_at).label("changed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +81,7 @@ class IntentStore(Database):
         """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
         super().__init__(url, clock=clock, connections=connections)
         self._new_id = new_id
+        self._statements = HostStatements(self.clock, self.engine.dialect)
         self._notifier = Notifier(self)
         self._removing_now = UnderWay()
 
@@ -147,15 +109,16 @@ class IntentStore(Database):
             "its_reason": reason.value,
             "its_event": Event.READY.value,
         }
+        says = self._statements
         contested = self._removing_now.holds(workspace, self.clock.monotonic())
         if self.is_sqlite and not contested:
             # A read of its own first: a duplicate must not wait for the write lock.
-            found = self.reading(until, lambda at: _row(at, self._settled, values))
+            found = self.reading(until, lambda at: says.settled.row(at, values))
             if found is not None:
                 return Recorded(tenancy_of(found), changed=False)
-        statement = self._ready_whatever if contested else self._ready
+        statement = says.ready_whatever if contested else says.ready
 
-        def write(at: sa.Connection) -> sa.RowMapping:
+        def write(at: sa.Connection) -> Row:
             row = self._write(at, statement, values, until)
             if row is None:
                 self._refuse_nameless(at, values)
@@ -171,9 +134,9 @@ class IntentStore(Database):
         """
         values = {**_named(workspace, kind), "its_event": Event.REMOVING.value, "its_reason": None}
 
-        def write(at: sa.Connection) -> tuple[sa.RowMapping | None, bool]:
-            row = self._write(at, self._removing, values, until)
-            return row, row is None and _row(at, self._live, values) is not None
+        def write(at: sa.Connection) -> tuple[Row | None, bool]:
+            row = self._write(at, self._statements.removing, values, until)
+            return row, row is None and self._statements.live.row(at, values) is not None
 
         with self._removing_now.until(workspace, until):
             row, missed = self.writing(until, write)
@@ -191,14 +154,14 @@ class IntentStore(Database):
     def touch(self, workspace: Workspace, kind: str, *, until: float) -> None:
         """Note that the workspace is in use; that holds a release, it withdraws none."""
         values = _named(workspace, kind)
-        self.writing(until, lambda at: at.execute(self._touch, values).close())
+        self.writing(until, lambda at: self._statements.touch.row(at, values))
 
     def tenancy(self, workspace: Workspace, kind: str, *, until: float) -> Tenancy | None:
         """Read the workspace's live tenancy, else its last one; None where it never had any."""
         values = _named(workspace, kind)
 
-        def read(at: sa.Connection) -> sa.RowMapping | None:
-            return _row(at, self._live, values) or _row(at, self._last, values)
+        def read(at: sa.Connection) -> Row | None:
+            return self._statements.live.row(at, values) or self._statements.last.row(at, values)
 
         row = self.reading(until, read)
         return None if row is None else tenancy_of(row)
@@ -211,28 +174,28 @@ class IntentStore(Database):
     # -- running ---------------------------------------------------------------------------------
 
     def _write(
-        self, at: sa.Connection, statement: sa.Executable, values: Values, until: float
-    ) -> sa.RowMapping | None:
+        self, at: sa.Connection, statement: Prepared, values: Values, until: float
+    ) -> Row | None:
         bound = {**values, "not_after": self.instant(at, until)}
         try:
-            row = _row(at, statement, bound)
+            row = statement.row(at, bound)
         except DataError as error:
             if getattr(error.orig, "sqlstate", None) == NOT_IN_TIME:
                 raise self._too_late() from error
             raise
         if self.is_sqlite:  # where one statement cannot write two tables
-            at.execute(self._said, bound).close()
+            self._statements.said.row(at, bound)
         return row
 
     def _refuse_nameless(self, at: sa.Connection, values: Values) -> None:
         """Raise RekeyNeeded where the workspace has a live row that names no tenant."""
-        if at.execute(sa.select(_known_nameless), values).scalar_one():
+        if self._statements.known_nameless.row(at, values) == {"known": True}:
             raise RekeyNeeded(
                 "the host names a tenant for a workspace that is known without one:"
                 " run `nimble-reconcile rekey`"
             )
 
-    def _recorded(self, row: sa.RowMapping) -> Recorded:
+    def _recorded(self, row: Row) -> Recorded:
         if row["changed"]:
             self._notifier.wake()
         return Recorded(tenancy_of(row), bool(row["changed"]))
@@ -241,156 +204,6 @@ class IntentStore(Database):
         self.forget_clock()
         return StoreUnavailable(f"{self.location} answered too late; nothing changed, call again")
 
-    # -- statements, built once -------------------------------------------------------------------
-
-    @cached_property
-    def _live(self) -> sa.Executable:
-        return sa.select(*_answer).where(_mine, live)
-
-    @cached_property
-    def _last(self) -> sa.Executable:
-        lives = sa.select(*_answer).where(_mine, gone, t.c.origin.is_(None))
-        return lives.order_by(t.c.incarnation.desc()).limit(1)
-
-    @cached_property
-    def _settled(self) -> "sa.Select[*tuple[object, ...]]":
-        """The live row where a `ready` with these params has nothing to write."""
-        recent = later(instant_of(self.clock), -CONTACT_INTERVAL)
-        return sa.select(*_answer).where(
-            _mine,
-            live,
-            t.c.desired == Desired.WANTED.value,
-            t.c.params_hash == _text("params_hash"),
-            t.c.last_seen_at > recent,
-        )
-
-    @cached_property
-    def _ready(self) -> sa.Executable:
-        if self.is_sqlite:
-            return self._ready_whatever
-        settled = self._settled.cte("settled")
-        written = self._written(sa.not_(sa.exists().select_from(settled)))
-        unchanged = sa.select(*(sa.false() if c.name == "changed" else c for c in settled.c))
-        rows = (column for column in written.c if column.name != "in_time")
-        return sa.union_all(sa.select(*rows), unchanged).add_cte(self._log(written).cte("logged"))
-
-    @cached_property
-    def _ready_whatever(self) -> sa.Executable:
-        """The `ready` that takes no duplicate for one, and so waits for whoever has the row."""
-        if self.is_sqlite:
-            return self._upsert(sqlite.insert(t), sa.true()).returning(*_answer)
-        written = self._written(sa.true())
-        rows = (column for column in written.c if column.name != "in_time")
-        return sa.select(*rows).add_cte(self._log(written).cte("logged"))
-
-    def _written(self, guard: sa.ColumnElement[bool]) -> sa.CTE:
-        return (
-            self._upsert(postgresql.insert(t), guard)
-            # Waiting for another's insert of the same key comes after every condition above.
-            .returning(*_answer, in_time(self._still()).label("in_time"))
-            .cte("written")
-        )
-
-    def _upsert(
-        self, insert: "postgresql.Insert | sqlite.Insert", guard: sa.ColumnElement[bool]
-    ) -> "postgresql.Insert | sqlite.Insert":
-        clock = sa.select(self.clock.now().label("now")).subquery("clock")
-        named: dict[str, Expression] = {
-            name: _text(name) for name in ("tenant_id", "workspace_id", "kind")
-        }
-        new: dict[str, Expression] = {
-            "id": sa.bindparam("its_id", type_=sa.Uuid()),
-            **named,
-            "incarnation": _next_incarnation(),
-            "first_seen_at": clock.c.now,
-            "desired": sa.literal(Desired.WANTED.value),
-            "params": sa.bindparam("its_params", type_=JsonObject),
-            "params_hash": _text("params_hash"),
-            "generation": sa.literal(1),
-            "generation_at": clock.c.now,
-            "last_seen_at": clock.c.now,
-            "last_reason": _text("reason"),
-        }
-        rows = sa.select(*(value.label(name) for name, value in new.items())).where(
-            clock.c.now < _not_after, guard, sa.not_(_known_nameless)
-        )
-        insert = insert.from_select(list(new), rows, include_defaults=False)
-        said = insert.excluded
-        changed = sa.or_(t.c.desired != said.desired, t.c.params_hash != said.params_hash)
-        return insert.on_conflict_do_update(
-            index_elements=[t.c.workspace_id, t.c.kind, t.c.tenant_id],
-            index_where=live,
-            set_={
-                "desired": said.desired,
-                "params": said.params,
-                "params_hash": said.params_hash,
-                "generation": sa.case((changed, next_number(t.c.generation)), else_=t.c.generation),
-                "generation_at": sa.case((changed, said.last_seen_at), else_=t.c.generation_at),
-                "release_requested_at": sa.null(),
-                "last_seen_at": said.last_seen_at,
-                "last_reason": said.last_reason,
-            },
-        )
-
-    @cached_property
-    def _removing(self) -> sa.Executable:
-        if self.is_sqlite:
-            once = instant_of(self.clock)
-            return self._release(once).where(_mine, live, once < _not_after).returning(*_answer)
-        # The lock first, the clock after it: an UPDATE that merely waited for a row would not
-        # look at the clock again.
-        row = sa.select(t.c.id).where(_mine, live).with_for_update().subquery("row")
-        now = self.clock.now().label("now")
-        locked = sa.select(row.c.id, now, in_time(self._still()).label("in_time")).cte("locked")
-        written = (
-            self._release(locked.c.now)
-            .where(t.c.id == locked.c.id, locked.c.in_time == 1)
-            .returning(*_answer)
-            .cte("written")
-        )
-        return sa.select(written).add_cte(self._said.cte("logged"))
-
-    def _release(self, now: Expression) -> sa.Update:
-        changed = t.c.desired != Desired.RELEASE.value
-        return sa.update(t).values(
-            desired=Desired.RELEASE.value,
-            generation=sa.case((changed, next_number(t.c.generation)), else_=t.c.generation),
-            generation_at=sa.case((changed, now), else_=t.c.generation_at),
-            release_requested_at=sa.case((changed, now), else_=t.c.release_requested_at),
-            last_seen_at=now,
-            last_reason=sa.null(),
-        )
-
-    @cached_property
-    def _touch(self) -> sa.Executable:
-        now = instant_of(self.clock)
-        return sa.update(t).where(_mine, live).values(last_seen_at=now, last_used_at=now)
-
-    def _still(self) -> sa.ColumnElement[bool]:
-        """Whether the caller still waits; asked of the clock anew wherever it stands."""
-        return self.clock.now() < _not_after
-
-    @cached_property
-    def _said(self) -> sa.Insert:
-        return self._log()
-
-    def _log(self, written: sa.CTE | None = None) -> sa.Insert:
-        """Add what the host said to the call log; of a `ready` only where it was no duplicate."""
-        columns = ("tenant_id", "workspace_id", "kind", "event", "reason")
-        named = [_text(name).label(name) for name in columns]
-        clock = sa.select(self.clock.now().label("at")).subquery("said")
-        said = sa.select(clock.c.at, *named).where(clock.c.at < _not_after)
-        if written is not None:
-            said = said.where(sa.exists().select_from(written))
-        return sa.insert(call).from_select(["at", *columns], said, include_defaults=False)
-
-
-def _next_incarnation() -> Expression:
-    last_gone = sa.select(sa.func.max(t.c.incarnation)).where(_mine, gone).scalar_subquery()
-    # The live row counts too: its release may start while this statement waits for it.
-    current = sa.select(t.c.incarnation).where(_mine, live).scalar_subquery()
-    return next_number(sa.func.coalesce(current, last_gone, 0))
-
 
 def _named(workspace: Workspace, kind: str) -> dict[str, object]:
     return {
@@ -398,7 +211,3 @@ def _named(workspace: Workspace, kind: str) -> dict[str, object]:
         "its_workspace_id": workspace.workspace_id,
         "its_kind": kind,
     }
-
-
-def _row(at: sa.Connection, statement: sa.Executable, values: Values) -> sa.RowMapping | None:
-    return at.execute(statement, values).mappings().one_or_none()

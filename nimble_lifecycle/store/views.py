@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -58,7 +58,7 @@ def shown_reason(row: Fields) -> str | None:
     return cast("str | None", row["reason"])
 
 
-def tenancy_of(row: "sa.RowMapping") -> Tenancy:
+def tenancy_of(row: "Mapping[str, Any] | sa.RowMapping") -> Tenancy:
     """Make the public snapshot of a row."""
     fields = cast("Fields", row)
     return Tenancy(

@@ -1,6 +1,5 @@
 """The statements that run all day find their rows by index, whatever the number of idle rows."""
 
-import threading
 from uuid import uuid4
 
 import pytest
@@ -10,6 +9,7 @@ from nimble_lifecycle.errors import RekeyNeeded
 from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store.models import tenancy as t
 from tests.store.conftest import RULES
+from tests.store.sent import Sent, statements_sent
 
 IDLE = 2000
 
@@ -23,26 +23,17 @@ class Plans:
 
     def of(self, work, *, on) -> str:
         """Run `work` and give the plans of the statements it sent to the database of `on`."""
-        sent: list[tuple[str, object]] = []
-        caller = threading.current_thread()
-
-        def note(_connection, _cursor, statement, parameters, *_) -> None:
-            # Not what the notifier's thread sends meanwhile: a NOTIFY has no plan.
-            if "nimble_tenancy" in statement and threading.current_thread() is caller:
-                sent.append((statement, parameters))
-
-        sa.event.listen(on.engine, "before_cursor_execute", note)
-        try:
+        with statements_sent(on) as sent:
             work()
-        finally:
-            sa.event.remove(on.engine, "before_cursor_execute", note)
-        return "\n".join(self._explained(*one) for one in sent)
+        # Neither settings nor a NOTIFY have a plan.
+        planned = [each for each in sent if "nimble_tenancy" in each.text]
+        return "\n".join(self._explained(each) for each in planned)
 
-    def _explained(self, statement: str, parameters: object) -> str:
+    def _explained(self, sent: Sent) -> str:
         explain = "EXPLAIN QUERY PLAN " if self.sqlite else "EXPLAIN "
 
         def read(at: sa.Connection) -> str:
-            rows = at.exec_driver_sql(explain + statement, parameters).all()
+            rows = at.exec_driver_sql(explain + sent.text, sent.values).all()
             return "\n".join(str(row[-1]) for row in rows)
 
         return self.rig.work.reading(self.rig.soon(), read)

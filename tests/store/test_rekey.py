@@ -7,6 +7,7 @@ from nimble_lifecycle.errors import ConfigurationError, RekeyNeeded, VerbRefused
 from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.rekey import Moved, rekey
+from tests.store.sent import statements_sent
 
 BARE = Workspace("ws_1")
 NAMED = Workspace("ws_1", "acme-inc")
@@ -27,18 +28,13 @@ def move(rig, *names: str, **options: object) -> list[Moved]:
 
 def sent(rig, work) -> list[str]:
     """Give the statements that the server's store sends for `work`."""
-    statements: list[str] = []
-
-    def note(_connection, _cursor, statement, *_) -> None:
-        if "nimble_tenancy" in statement and "NOTIFY" not in statement:
-            statements.append(statement)
-
-    sa.event.listen(rig.intents.engine, "before_cursor_execute", note)
-    try:
+    with statements_sent(rig.intents) as statements:
         work()
-    finally:
-        sa.event.remove(rig.intents.engine, "before_cursor_execute", note)
-    return statements
+    return [
+        each.text
+        for each in statements
+        if "nimble_tenancy" in each.text and "NOTIFY" not in each.text
+    ]
 
 
 # -- what hosts are answered -----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from nimble_lifecycle.errors import VerbRefused
 from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store import By, OperatorStore, Step
 from nimble_lifecycle.store.models import FLEET, vendor
+from tests.store.sent import statements_sent
 
 ME = By("ada", "ticket 7")
 
@@ -841,15 +842,11 @@ def test_a_verb_wakes_the_workers(postgres_rig, request) -> None:
 def test_a_verb_is_one_statement_or_one_transaction(rig, operator) -> None:
     rig.ready()
     row = rig.row()["id"]
-    sent: list[str] = []
-
-    def note(_connection, _cursor, statement: str, *_) -> None:
-        sent.append(statement.split(maxsplit=1)[0])
-
-    sa.event.listen(operator.engine, "before_cursor_execute", note)
     operator.find(str(row))  # the first call of a store looks at the schema
-    sent.clear()
-    operator.release(row, ME)
+    with statements_sent(operator) as statements:
+        operator.release(row, ME)
+    words = [each.text.split(maxsplit=1)[0] for each in statements]
+    sent = [word for word in words if word not in ("PRAGMA", "--")]
     if rig.work.is_sqlite:
         assert sent == ["BEGIN", "SELECT", "WITH", "INSERT", "COMMIT"]
     else:
