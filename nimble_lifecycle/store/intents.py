@@ -16,6 +16,7 @@ from sqlalchemy.exc import DataError
 from nimble_lifecycle.errors import RekeyNeeded, StoreUnavailable
 from nimble_lifecycle.protocol import Event, Json, Reason, Tenancy, Workspace
 from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store.engines import plan_once
 from nimble_lifecycle.store.host_statements import HostStatements
 from nimble_lifecycle.store.ports import Clock
 from nimble_lifecycle.store.prepared import Prepared, Row
@@ -80,6 +81,8 @@ class IntentStore(Database):
     ) -> None:
         """Raise ConfigurationError for a URL that is neither SQLite nor PostgreSQL."""
         super().__init__(url, clock=clock, connections=connections)
+        if not self.is_sqlite:
+            plan_once(self.engine)
         self._new_id = new_id
         self._statements = HostStatements(self.clock, self.engine.dialect)
         self._notifier = Notifier(self)

@@ -8,6 +8,7 @@ from exiting. (anyio's limiter forgets abandoned threads, and its threads are no
 import asyncio
 import contextvars
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-_Job: TypeAlias = "Callable[[], Callable[[], None]]"
+_Job: TypeAlias = Callable[[], None]
 
 
 class Threads:
@@ -25,13 +26,11 @@ class Threads:
     """
 
     def __init__(self, slots: int, name: str) -> None:
-        self._free = asyncio.Semaphore(slots)
+        self._free = self._slots = slots
         self._name = name
-        self._work: SimpleQueue[_Job | None] = SimpleQueue()
-        self._idle = 0
         self._started = 0
-        self._lock = threading.Lock()
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._waiting: deque[_Job] = deque()
+        self._begun: SimpleQueue[_Job | None] = SimpleQueue()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` on a thread as soon as a slot is free.
@@ -39,77 +38,63 @@ class Threads:
         Cancelling the caller leaves the work to end by itself, even while it still waits for its
         slot; the slot comes back when it has.
         """
-        task = asyncio.ensure_future(self._in_slot(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._settled)
-        return await asyncio.shield(task)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
 
-    def _settled(self, task: "asyncio.Future[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved here: its caller may have stopped waiting
-
-    async def _in_slot(self, work: Callable[[], T]) -> T:
-        async with self._free:
-            loop = asyncio.get_running_loop()
-            done: asyncio.Future[T] = loop.create_future()
-            context = contextvars.copy_context()
-            self._submit(lambda: self._carry_out(context, work, loop, done))
-            return await done
-
-    @staticmethod
-    def _carry_out(
-        context: contextvars.Context,
-        work: Callable[[], T],
-        loop: asyncio.AbstractEventLoop,
-        done: "asyncio.Future[T]",
-    ) -> Callable[[], None]:
-        """Do the work and give what tells the loop; only then is the thread free."""
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            result = context.run(work)
-        except StopIteration as caught:  # a future refuses it and would never settle
-            error = RuntimeError("the work raised StopIteration")
-            error.__cause__ = caught
-        except BaseException as caught:  # noqa: BLE001  # carried to the caller, whatever it is
-            error = caught
-
-        def settle() -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(result)  # type: ignore[arg-type]  # T where error is None
-            else:
-                done.set_exception(error)
-
-        def tell() -> None:
+        def job() -> None:
+            result, error = _outcome_of(context, work)
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle)
+                loop.call_soon_threadsafe(self._ended, done, result, error)
 
-        return tell
+        if self._free:
+            self._free -= 1
+            self._begin(job)
+        else:
+            self._waiting.append(job)
+        return await done
 
-    def _submit(self, job: _Job) -> None:
-        with self._lock:
-            if self._idle == 0:
-                self._started += 1
-                name = f"{self._name}-{self._started}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
-            else:
-                self._idle -= 1
-        self._work.put(job)
+    def _begin(self, job: _Job) -> None:
+        if self._started < self._slots - self._free:  # nobody idles
+            self._started += 1
+            name = f"{self._name}-{self._started}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._begun.put(job)
 
     def _serve(self) -> None:
-        while (job := self._work.get()) is not None:
-            tell = job()
+        while (job := self._begun.get()) is not None:
+            job()
             del job
-            with self._lock:
-                self._idle += 1
-            # After the count: whoever gets the slot finds this thread, and starts no other.
-            tell()
-            del tell
+
+    def _ended(
+        self, done: "asyncio.Future[Any]", result: object, error: BaseException | None
+    ) -> None:
+        """Give the slot to whoever waits longest, and the outcome to the caller if it waits."""
+        if self._waiting:
+            self._begun.put(self._waiting.popleft())
+        else:
+            self._free += 1
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
 
     def close(self) -> None:
         """Let idle threads end; one that hangs ends with the process."""
         for _ in range(self._started):
-            self._work.put(None)
+            self._begun.put(None)
+
+
+def _outcome_of(
+    context: contextvars.Context, work: Callable[[], T]
+) -> tuple[T | None, BaseException | None]:
+    try:
+        return context.run(work), None
+    except StopIteration as caught:  # a future refuses it and would never settle
+        error = RuntimeError("the work raised StopIteration")
+        error.__cause__ = caught
+        return None, error
+    except BaseException as caught:  # noqa: BLE001  # carried to the caller, whatever it is
+        return None, caught

@@ -43,7 +43,7 @@ def test_values_are_sent_as_sqlalchemy_sends_them(rig) -> None:
         "its_paused": True,
         "its_id": rig.row()["id"],
     }
-    its = {column: sa.bindparam(f"its_{column}", type_=t.c[column].type) for column in t.c.keys()}
+    its = {c.name: sa.bindparam(f"its_{c.name}", type_=c.type) for c in t.c}
     change = sa.update(t).where(t.c.id == its["id"])
     change = change.values({name: its[name] for name in ("params", "last_used_at", "paused")})
     rig.work.writing(rig.soon(), lambda at: prepared(rig, change).row(at, values))
@@ -67,8 +67,7 @@ def test_a_list_that_would_be_part_of_the_text_is_refused(rig) -> None:
 
 def test_errors_are_sqlalchemys_and_tell_no_values(rig) -> None:
     rig.ready()
-    copy = sa.select(*(t.c[name] for name in t.c.keys()))
-    again = prepared(rig, sa.insert(t).from_select(t.c.keys(), copy))
+    again = prepared(rig, sa.insert(t).from_select([*t.c], sa.select(t)))
     with pytest.raises(IntegrityError) as caught:
         rig.work.writing(rig.soon(), lambda at: again.row(at, {}))
     assert "ws1" not in str(caught.value)
