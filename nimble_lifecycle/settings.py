@@ -52,15 +52,6 @@ class ServerSettings(BaseSettings):
     """`sqlite:///…` or `postgresql://…`; a secret, since a DSN may hold a password."""
 
 
-class WorkspaceSettings(BaseSettings):
-    """The workspace of a process that serves just one, as older hosts start it (stdio)."""
-
-    model_config = SettingsConfigDict(env_prefix="NB_", extra="ignore")
-
-    workspace_id: str | None = None
-    """`NB_WORKSPACE_ID`."""
-
-
 class WorkerSettings(BaseSettings):
     """What the worker half reads from its environment; all durations in seconds."""
 

@@ -7,6 +7,7 @@ or one that is there and says nothing, are an error and never a reason to ask th
 
 import hmac
 import ipaddress
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -24,6 +25,7 @@ itself names in a forwarding header is not trusted: the HTTP server may have tak
 
 WORKSPACE_HEADER = "x-workspace-id"
 TENANT_HEADER = "x-tenant-id"
+PROCESS_VARIABLE = "NB_WORKSPACE_ID"
 
 _NO_HEADER: Final = f"no {WORKSPACE_HEADER}"
 _NOBODYS: Final = "not trusted: trust_edge_headers of Lifecycle is not set"
@@ -61,7 +63,7 @@ class Identity:
             return process
         raise WorkspaceUnknown(
             "No trusted source names the workspace of this call. Looked at: the access token"
-            f" ({token_says}), the edge headers ({edge_says}), NB_WORKSPACE_ID ({process_says})."
+            f" ({token_says}), the edge headers ({edge_says}), {PROCESS_VARIABLE} ({process_says})."
         )
 
     def _from_token(self, claims: Mapping[str, object] | None) -> tuple[Workspace | None, str]:
@@ -90,16 +92,18 @@ class Identity:
         return None, _NO_HEADER
 
 
-def _from_process(request: Request | None) -> tuple[Workspace | None, str]:
-    # Not at import: the settings' libraries are not needed to import an author's server.
-    from nimble_lifecycle.settings import WorkspaceSettings  # noqa: PLC0415
+def workspace_of_process() -> str | None:
+    """Give the workspace of a process that serves just one, as older hosts start it (stdio)."""
+    return os.environ.get(PROCESS_VARIABLE)
 
+
+def _from_process(request: Request | None) -> tuple[Workspace | None, str]:
     if request is not None:
         return None, "not for calls over HTTP"
-    workspace_id = WorkspaceSettings().workspace_id
+    workspace_id = workspace_of_process()
     if workspace_id is None:
         return None, "not set"
-    return _workspace("NB_WORKSPACE_ID", workspace_id, ""), ""
+    return _workspace(PROCESS_VARIABLE, workspace_id, ""), ""
 
 
 def _agreed(claimed: Workspace | None, edge: Workspace | None) -> Workspace | None:

@@ -15,10 +15,10 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+from nimble_lifecycle.core.identity import workspace_of_process
 from nimble_lifecycle.errors import EraNotSpoken, NotConnected, TargetError
 from nimble_lifecycle.manifest.target import load_server
 from nimble_lifecycle.protocol import Event, Json
-from nimble_lifecycle.settings import WorkspaceSettings
 from nimble_lifecycle.testing.host import (
     Block,
     Call,
@@ -143,7 +143,7 @@ def usual_workspace(target: Target) -> str | None:
     """Give the workspace of a process nobody named one for; requests over HTTP carry their own."""
     if isinstance(target, str):
         return None
-    return WorkspaceSettings().workspace_id or "ws_check"
+    return workspace_of_process() or "ws_check"
 
 
 async def check_server(

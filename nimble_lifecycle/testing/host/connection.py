@@ -19,9 +19,9 @@ from mcp import MCPError
 from mcp.server import MCPServer
 from mcp_types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, Implementation
 
+from nimble_lifecycle.core.identity import PROCESS_VARIABLE, workspace_of_process
 from nimble_lifecycle.errors import EraNotSpoken, NotConnected
 from nimble_lifecycle.manifest.block import Server
-from nimble_lifecycle.settings import WorkspaceSettings
 
 Target: TypeAlias = Server | ClientTransport | str | Path | Sequence[str]
 """A server object, an http(s) address, a command or script for stdio, or a client transport."""
@@ -36,7 +36,6 @@ LOST: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOf
 OTHER_ERA: Final = (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION)
 """Codes of a server's answer to the first request of an era that it does not know."""
 
-WORKSPACE: Final = "NB_WORKSPACE_ID"
 _UNAUTHORIZED: Final = 401
 _SCRIPTS: Final = {".py": sys.executable, ".js": "node", ".mjs": "node"}
 
@@ -70,7 +69,7 @@ class Caller:
 
     def environment(self) -> dict[str, str]:
         """Give the environment of a process that serves this one workspace."""
-        workspace = {} if self.workspace is None else {WORKSPACE: self.workspace}
+        workspace = {} if self.workspace is None else {PROCESS_VARIABLE: self.workspace}
         return {**os.environ, **workspace, **self.env}
 
 
@@ -134,22 +133,22 @@ async def process_workspace(target: Target, caller: Caller) -> AsyncGenerator[No
 
     Raises NotConnected where this process already serves another workspace.
     """
-    here = WorkspaceSettings().workspace_id
+    here = workspace_of_process()
     in_memory = isinstance(target, (FastMCP, MCPServer, FastMCPTransport))
     if not in_memory or caller.workspace in (None, here):
         yield
         return
     if here is not None:
         words = (
-            f"a server in memory has the workspace of its process, and {WORKSPACE} is {here!r}: "
-            f"serve {caller.workspace!r} over HTTP, or in a process of its own"
+            f"a server in memory has the workspace of its process, and {PROCESS_VARIABLE} is"
+            f" {here!r}: serve {caller.workspace!r} over HTTP, or in a process of its own"
         )
         raise NotConnected(words)
-    os.environ[WORKSPACE] = str(caller.workspace)
+    os.environ[PROCESS_VARIABLE] = str(caller.workspace)
     try:
         yield
     finally:
-        del os.environ[WORKSPACE]
+        del os.environ[PROCESS_VARIABLE]
 
 
 async def connected(
