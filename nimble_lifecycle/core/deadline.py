@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from nimble_lifecycle.errors import NimbleError, WorkspaceUnknown
 
 if TYPE_CHECKING:
-    from nimble_lifecycle.store.ports import Clock, Hop
+    from nimble_lifecycle.store.ports import Clock, Hop, SharedHop
 
 T = TypeVar("T")
+U = TypeVar("U")
 logger = logging.getLogger(__name__)
 
 
@@ -62,13 +63,32 @@ class Deadline:
 
         return await threads.run(begin)
 
+    async def run_both(
+        self,
+        threads: "SharedHop",
+        first: Callable[[], T],
+        others: "SharedHop",
+        second: Callable[[T], U],
+    ) -> U:
+        """Run blocking work and what follows from it in one hop; each is begun in time only."""
+
+        def begin() -> T:
+            self.check()
+            return first()
+
+        def go_on(result: T) -> U:
+            self.check()
+            return second(result)
+
+        return await threads.run_both(begin, others, go_on)
+
     async def call(self, threads: "Hop", what: str, function: Callable[[], object]) -> object:
         """Run a function of the author's, plain ones on a thread, and give its result.
 
         `what` names it in the log. Raises `AuthorError` when it raises, `Late` when its turn comes
         too late; `WorkspaceUnknown` passes.
         """
-        if _is_async(function):
+        if is_async(function):
             with blamed(what):
                 return await cast("asyncio.Future[object]", function())
 
@@ -76,14 +96,19 @@ class Deadline:
             with blamed(what, BaseException):  # no cancellation of ours reaches a thread
                 return function()
 
-        result = await self.run(threads, begin)
-        if not inspect.isawaitable(result):
-            return result
-        with blamed(what):
-            return await result
+        return await awaited(what, await self.run(threads, begin))
 
 
-def _is_async(function: Callable[[], object]) -> bool:
+async def awaited(what: str, result: object) -> object:
+    """Await what a plain function gave, where it gave something to await; blame it as `call`."""
+    if not inspect.isawaitable(result):
+        return result
+    with blamed(what):
+        return await result
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Whether calling the function gives a coroutine, as far as its definition says."""
     # Python before 3.12 does not look into a partial.
     while isinstance(function, partial):
         function = function.func

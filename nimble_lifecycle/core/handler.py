@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter
 from typing import TYPE_CHECKING
 
 from nimble_lifecycle.core.call import Call
-from nimble_lifecycle.core.deadline import Deadline, blamed
+from nimble_lifecycle.core.deadline import Deadline, blamed, is_async
 from nimble_lifecycle.errors import HandlerError
 from nimble_lifecycle.protocol import Event
 
@@ -98,6 +98,16 @@ class Handler:
     def description(self) -> str | None:
         """The function's docstring."""
         return inspect.getdoc(_innermost(self.function))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it can be called on a thread as it is: no coroutine, nothing to be supplied."""
+        return not self.supply.names and not is_async(self.function)
+
+    def speak(self, given: Mapping[str, object]) -> object:
+        """Call the plain function, on a thread; raises `AuthorError` when it raises."""
+        with blamed(self.label, BaseException):  # no cancellation of ours reaches a thread
+            return self.function(**{name: given[name] for name in self.given})
 
     async def call(
         self, call: Call, given: Mapping[str, object], threads: "Hop", deadline: Deadline

@@ -8,13 +8,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import sqlalchemy as sa
 
 from nimble_lifecycle.store.types import database_now
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Clock(Protocol):
@@ -47,13 +48,26 @@ class DatabaseClock:
 
 
 class Hop(Protocol):
-    """Runs blocking functions without holding up the event loop."""
+    """Runs blocking functions without holding up the event loop, a number of them at a time."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` and give its result; cancelling the caller does not stop the work."""
 
     def close(self) -> None:
         """Begin nothing more; what is under way ends by itself."""
+
+
+class SharedHop(Hop, Protocol):
+    """A hop whose threads do more than one kind of work, each kind within a number of its own."""
+
+    def beside(self, slots: int) -> "SharedHop":
+        """Give the hop of another kind, so many at a time."""
+
+    async def run_both(self, first: Callable[[], T], others: Self, second: Callable[[T], U]) -> U:
+        """Run `first`, then `second` with what it gave, as one of `others`, in one hop.
+
+        Cancelling the caller does not stop `first`, and `second` once it has begun.
+        """
 
 
 def instant_of(clock: Clock) -> "sa.ScalarSelect[datetime]":

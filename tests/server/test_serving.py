@@ -102,6 +102,11 @@ class Host:
     def call(self, tool):
         self.send("tools/call", {"name": tool, "arguments": {"reason": "install", "x": None}})
 
+    def hears(self, word):
+        """Wait until the server says so on stderr."""
+        while word not in self.process.stderr.readline():
+            assert self.process.poll() is None
+
     def end(self):
         out, err = self.process.communicate(timeout=PATIENCE)
         return out, err, self.process.returncode
@@ -126,6 +131,7 @@ def test_end_of_input_in_the_middle_of_a_hanging_handler_ends_the_process(
 ):
     host = Host(server, environment, "--hang")
     host.call("up")
+    host.hears("noise on stdout")
     sqlite_table.wait(lambda row: row["desired"] == "wanted")
     out, _, code = host.end()
     assert code == 0
@@ -139,6 +145,7 @@ def test_sigterm_in_the_middle_of_a_handler_then_a_restart_is_consistent(
 ):
     host = Host(server, environment, "--hang")
     host.call("up")
+    host.hears("noise on stdout")
     sqlite_table.wait(lambda row: row["desired"] == "wanted")
     host.process.send_signal(signal.SIGTERM)
     host.end()

@@ -87,7 +87,11 @@ class SimulatedThreads(Threads):
         self._loop = loop
         self._process = process
 
-    def _submit(self, job: Callable[[], Callable[[], None]]) -> None:
+    def beside(self, slots: int) -> "SimulatedThreads":
+        """Give further slots, of the same process."""
+        return SimulatedThreads(self._loop, self._process, slots, "")
+
+    def _begin(self, job: Callable[[], Callable[[], None]]) -> None:
         if not self._process.alive:
             raise Killed
 

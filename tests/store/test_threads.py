@@ -110,3 +110,68 @@ def test_work_that_ends_after_its_loop_is_closed_is_quiet() -> None:
     running(test)
     release.set()
     until(lambda: named() == [])  # an exception in a thread is an error of the test run
+
+
+def test_what_follows_goes_on_where_the_first_left_off_with_its_result() -> None:
+    async def test(threads: Threads) -> None:
+        others = threads.beside(1)
+        names = []
+
+        def named_here(result: int) -> int:
+            names.append(threading.current_thread().name)
+            return result + 1
+
+        assert await threads.run_both(lambda: named_here(1), others, named_here) == 3
+        assert len(set(names)) == 1, "in one hop"
+        for raising in (lambda: 1 / 0, lambda: None), (lambda: 1, lambda _: 1 / 0):
+            with pytest.raises(ZeroDivisionError):
+                await threads.run_both(raising[0], others, raising[1])
+        assert await threads.run_both(lambda: 1, others, named_here) == 2
+
+    running(test)
+
+
+def test_what_follows_holds_a_slot_of_its_own_and_no_other() -> None:
+    async def test(threads: Threads) -> None:
+        others = threads.beside(1)
+        release, begun, order = threading.Event(), threading.Event(), []
+
+        def hang(_: object) -> str:
+            begun.set()
+            release.wait()
+            return "late"
+
+        hung = asyncio.ensure_future(threads.run_both(lambda: 1, others, hang))
+        await comes(begun.is_set)
+        assert await threads.run(lambda: "served") == "served", "the first slot is free"
+        waiting = asyncio.ensure_future(threads.run_both(lambda: 2, others, order.append))
+        assert await threads.run(lambda: "served") == "served", "while that waits for the second"
+        await asyncio.sleep(0.05)
+        assert order == []
+        release.set()
+        assert await hung == "late"
+        await waiting
+        assert order == [2]
+
+    running(test)
+
+
+def test_what_follows_is_not_begun_for_a_caller_who_is_gone() -> None:
+    async def test(threads: Threads) -> None:
+        others = threads.beside(1)
+        release, begun, after = threading.Event(), threading.Event(), []
+
+        def first() -> None:
+            begun.set()
+            release.wait()
+
+        gone = asyncio.ensure_future(threads.run_both(first, others, after.append))
+        await comes(begun.is_set)
+        gone.cancel()
+        await asyncio.wait([gone])
+        release.set()
+        await threads.run(lambda: None)
+        assert await others.run(lambda: "free") == "free"
+        assert after == []
+
+    running(test)
