@@ -304,10 +304,10 @@ class Database:
 
 
 def _in_transaction(connection: "Connection", begin: str, work: "Callable[[Connection], T]") -> T:
-    connection.exec_driver_sql(begin)
+    connection.exec_driver_sql(begin).close()
     try:
         result = work(connection)
-        connection.exec_driver_sql("COMMIT")
+        connection.exec_driver_sql("COMMIT").close()
     except BaseException:
         if not connection.invalidated:
             _roll_back(connection)

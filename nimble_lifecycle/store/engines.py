@@ -61,6 +61,7 @@ def _sqlite_engine(url: sa.URL, connections: int) -> "Engine":
         poolclass=sa.QueuePool,
         pool_size=connections,
         max_overflow=0,
+        pool_use_lifo=True,  # those last used have read what was written last
         hide_parameters=True,
         json_deserializer=read_json,
         pool_reset_on_return=None,  # each transaction ends where it began
