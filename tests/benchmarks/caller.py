@@ -29,6 +29,9 @@ current: ContextVar[Caller] = ContextVar("current")
 """Who calls. What is served in the background of a caller shares it."""
 
 
-def workspace(_context: object) -> Workspace:
-    """Give `Lifecycle(workspace=...)` the workspace of the call."""
+async def workspace(_context: object) -> Workspace:
+    """Give `Lifecycle(workspace=...)` the workspace of the call.
+
+    A coroutine, since it waits for nothing: a plain function would be given a thread.
+    """
     return Workspace(current.get().workspace_id)
