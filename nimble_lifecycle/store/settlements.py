@@ -7,6 +7,7 @@ made by a worker that had lost the lease is given to its row, so that it is neve
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from nimble_lifecycle.protocol import Json, Phase
 from nimble_lifecycle.store.models import journal
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.room import Moment
 from nimble_lifecycle.store.types import (
     Columns,
     ColumnType,
@@ -76,6 +78,8 @@ _FIELDS: dict[str, ColumnType] = {
     "seconds": sa.Float(),
 }
 
+_VALUES = attrgetter(*_FIELDS)
+
 
 def settlement_values(batch: Sequence[Settlement], actor: str) -> dict[str, object]:
     """Give the bound values of the settlement statements: the whole batch as one parameter.
@@ -83,11 +87,15 @@ def settlement_values(batch: Sequence[Settlement], actor: str) -> dict[str, obje
     What no database can store of an adapter's words is replaced, so that one row's cannot fail the
     batch.
     """
-    # By name: `dataclasses.asdict` copies what it finds, at three times the cost of all the rest.
-    rows: list[Json] = [
-        {name: getattr(item, name) for name in _FIELDS} | {"id": str(item.id)} for item in batch
-    ]
+    rows: list[Json] = [_said_of(item) for item in batch]
     return {"its_batch": _storable_json(rows), "its_actor": actor}
+
+
+def _said_of(settled: Settlement) -> dict[str, Json]:
+    # By name: `dataclasses.asdict` copies what it finds, at three times the cost of all the rest.
+    # What is missing is null in both databases, and most of it is.
+    named = zip(_FIELDS, _VALUES(settled), strict=True)
+    return {name: value for name, value in named if value is not None} | {"id": str(settled.id)}
 
 
 def _storable_json(rows: Json) -> str:
@@ -113,14 +121,26 @@ def settled_values(settled: Mapping[UUID, tuple[int, str | None]]) -> dict[str, 
 
 def settle_at_once(clock: Clock) -> sa.Executable:
     """Build settlement, journal and rescue as one statement (PostgreSQL)."""
+    now = instant_of(clock)
     item = _batch_postgresql()
-    of_batch = _among(sa.select(item.c.id))
-    settled = _settle(clock, item).where(of_batch).cte("settled")
-    held = sa.and_(settled.c.id == item.c.id, settled.c.lease_token == item.c.token)
-    fenced = _Fence(settled, held, settled.c.external_id)
-    journalled = _journal(clock, item, fenced, of_batch).cte("journalled")
-    lost = sa.select(*item.c).where(sa.not_(sa.exists().where(held))).cte("lost")
-    rescued = _rescue(clock, lost).where(_among(sa.select(lost.c.id))).cte("rescued")
+    # What the journal says comes back with the row: PostgreSQL, which expects to settle one, would
+    # look for it in the batch once for each.
+    said = [item.c[name].label(f"said_{name}") for name in _SAID]
+    settle = _settle(now, item).returning(*_SETTLED, t.c.kind, *said)
+    settled = settle.where(_among(sa.select(item.c.id))).cte("settled")
+    took = _took(settled.c.said_external_id, settled.c.external_id)
+    entries = _entries(
+        now, {name: settled.c[f"said_{name}"] for name in _SAID}, settled.c.kind, took
+    )
+    held = sa.exists().where(settled.c.id == item.c.id)  # a row stands once in a batch
+    lost = sa.select(*item.c).where(sa.not_(held)).cte("lost")
+    of_lost = _among(sa.select(lost.c.id))
+    # A step is journalled before its row is settled only where it had lost the row.
+    late = _entries(now, lost.c, t.c.kind, sa.false()).where(
+        t.c.id == lost.c.id, of_lost, sa.not_(_known(lost.c))
+    )
+    journalled = _journal(entries.union_all(late)).cte("journalled")
+    rescued = _rescue(now, lost).where(of_lost).cte("rescued")
     return sa.select(settled.c.id).add_cte(journalled, rescued)
 
 
@@ -134,23 +154,21 @@ def _among(ids: "sa.Select[Any]") -> sa.ColumnElement[bool]:
 
 def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Executable]:
     """Build settlement, journal and rescue as statements of one transaction (SQLite)."""
+    now = instant_of(clock)
     item = _batch_sqlite()
     given = sa.func.json_each(sa.bindparam("its_settled", type_=sa.Text()))
     settled = given.table_valued("key", "value")
     token, resource = (sa.func.json_extract(settled.c.value, f"$[{at}]") for at in (0, 1))
+    # By token too: a later claim may have followed.
     held = sa.and_(settled.c.key == item.c.id, token == item.c.token)
-    rescue = _rescue(clock, item).where(sa.not_(sa.exists().where(held)))
-    fenced = _Fence(settled, held, resource)
-    return _settle(clock, item), _journal(clock, item, fenced, sa.true()), rescue
-
-
-@dataclass(frozen=True, slots=True)
-class _Fence:
-    """What was settled: `held` joins it to the batch, by token too: a later claim may follow it."""
-
-    settled: sa.FromClause
-    held: sa.ColumnElement[bool]
-    resource: Expression
+    took = sa.case((held, _took(item.c.external_id, resource)), else_=sa.false())
+    entries = (
+        _entries(now, item.c, t.c.kind, took)
+        .select_from(item.join(t, t.c.id == item.c.id).outerjoin(settled, held))
+        .where(sa.not_(_known(item.c)))
+    )
+    rescue = _rescue(now, item).where(sa.not_(sa.exists().where(held)))
+    return _settle(now, item).returning(*_SETTLED), _journal(entries), rescue
 
 
 def _batch_postgresql() -> sa.FromClause:
@@ -175,12 +193,28 @@ def _batch_sqlite() -> sa.FromClause:
     return sa.select(*fields).subquery("item")
 
 
-def _settle(clock: Clock, item: sa.FromClause) -> Any:
-    """Update the rows whose lease still holds, returning their ids, tokens and resources.
+_SETTLED = (t.c.id, t.c.lease_token, t.c.external_id)
+"""What is to be known of a row that was settled."""
+
+_SAID = (
+    "id",
+    "token",
+    "generation",
+    "action",
+    "outcome",
+    "external_id",
+    "operation_id",
+    "seconds",
+    "error",
+)
+"""What the journal takes of a settlement."""
+
+
+def _settle(now: Moment, item: sa.FromClause) -> Any:
+    """Update the rows whose lease still holds.
 
     SQLAlchemy types an UPDATE with RETURNING by a class of its own for which a CTE is untyped.
     """
-    now = instant_of(clock)
     i = item.c
     ready = i.phase == Phase.READY.value
     # The params changed while the outcome of the attempt was open: they are still to be applied.
@@ -226,7 +260,6 @@ def _settle(clock: Clock, item: sa.FromClause) -> Any:
             lease_owner=sa.null(),
             lease_expires_at=sa.null(),
         )
-        .returning(t.c.id, t.c.lease_token, t.c.external_id)
     )
 
 
@@ -251,30 +284,35 @@ def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[boo
     return sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
 
 
-def _journal(
-    clock: Clock, item: sa.FromClause, fence: _Fence, of_batch: sa.ColumnElement[bool]
-) -> sa.Insert:
-    """Add what was done, once: a settlement may be repeated when its answer was lost."""
-    i = item.c
-    # Whether the lease held and the row took what the step says, its resource with it.
-    resource = sa.or_(i.external_id.is_(None), i.external_id == fence.resource)
-    taken = sa.case((fence.held, sa.func.coalesce(resource, sa.false())), else_=sa.false())
-    moment = sa.select(clock.now().label("at")).subquery("moment")
-    entry: Mapping[str, Expression] = {
-        "at": moment.c.at,
-        "tenancy_id": i.id,
-        "kind": t.c.kind,
-        "action": i.action,
-        "outcome": i.outcome,
+def _took(said: Expression, resource: Expression) -> sa.ColumnElement[bool]:
+    """Whether a settled row took what the step says, its resource with it."""
+    return sa.or_(said.is_(None), sa.func.coalesce(said == resource, sa.false()))
+
+
+def _entries(
+    now: Moment, said: "Mapping[str, Expression] | Columns", kind: Expression, took: Expression
+) -> "sa.Select[Any]":
+    """Select what the journal says of each step."""
+    entry = {
+        "at": now,
+        "tenancy_id": said["id"],
+        "kind": kind,
+        "action": said["action"],
+        "outcome": said["outcome"],
         "actor": sa.bindparam("its_actor", type_=sa.Text()),
-        "generation": i.generation,
-        "lease_token": i.token,
-        "settled": taken,
-        "external_id": i.external_id,
-        "operation_id": i.operation_id,
-        "seconds": i.seconds,
-        "note": i.error,
+        "generation": said["generation"],
+        "lease_token": said["token"],
+        "settled": took,
+        "external_id": said["external_id"],
+        "operation_id": said["operation_id"],
+        "seconds": said["seconds"],
+        "note": said["error"],
     }
+    return sa.select(*(value.label(name) for name, value in entry.items()))
+
+
+def _known(i: Columns) -> sa.ColumnElement[bool]:
+    """Whether it is journalled: a settlement may be repeated when its answer was lost."""
     same = sa.select(sa.literal(1)).where(
         journal.c.tenancy_id == i.id,
         journal.c.lease_token == i.token,
@@ -282,20 +320,15 @@ def _journal(
         journal.c.outcome == i.outcome,
     )
     # With OFFSET it is no join, for which PostgreSQL would read a journal it takes for short.
-    known = same.offset(0).exists()
-    rows = (
-        sa.select(*(value.label(name) for name, value in entry.items()))
-        .select_from(
-            item.join(t, t.c.id == i.id)
-            .join(moment, sa.true())
-            .outerjoin(fence.settled, fence.held)
-        )
-        .where(of_batch, sa.not_(known))
-    )
-    return sa.insert(journal).from_select(list(entry), rows, include_defaults=False)
+    return same.offset(0).exists()
 
 
-def _rescue(clock: Clock, item: sa.FromClause) -> sa.Update:
+def _journal(entries: "sa.Select[Any] | sa.CompoundSelect[Any]") -> sa.Insert:
+    names = [column.name for column in entries.selected_columns]
+    return sa.insert(journal).from_select(names, entries, include_defaults=False)
+
+
+def _rescue(now: Moment, item: sa.FromClause) -> sa.Update:
     """Take account of what a worker did at the vendor after losing the lease.
 
     A resource it made becomes its row's, where that has none. A late update may have overwritten a
@@ -318,7 +351,7 @@ def _rescue(clock: Clock, item: sa.FromClause) -> sa.Update:
         .values(
             external_id=sa.func.coalesce(t.c.external_id, i.external_id),
             details=sa.case((made, i.details), else_=t.c.details),
-            due_at=sa.case((made, instant_of(clock)), else_=t.c.due_at),
+            due_at=sa.case((made, now), else_=t.c.due_at),
             attempted_params_hash=sa.case(
                 (sa.or_(overwrote, i.generation != t.c.claimed_generation), None),
                 else_=t.c.attempted_params_hash,
