@@ -8,6 +8,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TypeAlias, TypeGuard
 
 from nimble_lifecycle.errors import (
@@ -65,45 +66,83 @@ async def entered(vendor: Vendor) -> AsyncIterator[None]:
             raise VendorError(f"the adapter could not close: {described(error)}") from error
 
 
-async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock, hop: Hop) -> Ended:
-    """Call `method` and give what it returned or raised; `OverrunError` past `limit` seconds.
+class Calls:
+    """Calls under way, each under the same limit of so many seconds; belongs to one event loop.
 
     A plain method runs by `hop`. An async one is cancelled at the limit, and what it does then is
     its own; a plain one goes on until it ends. One whose turn comes past the limit is not begun.
     Where this process was suspended past the limit, the call gets the limit once more.
     """
-    end = clock.monotonic() + limit
-    call = _Call(method, tenancy, hop, in_time=lambda: clock.monotonic() < end)
-    task = asyncio.ensure_future(call.outcome())
-    try:
-        await asyncio.sleep(0)  # what ends at once needs no timer
-        if not task.done():
-            await _wait(task, end, clock)
-        if clock.monotonic() - end >= limit:
+
+    def __init__(self, *, limit: float, clock: Clock, hop: Hop) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._hop = hop
+        self._under_way: dict[_Call, None] = {}  # in the order of their ends
+        self._watch: asyncio.Task[None] | None = None
+
+    def begin(self, method: Method, tenancy: Tenancy, over: Callable[[Ended], None]) -> None:
+        """Call `method`, and then `over` with what it returned or raised, or `OverrunError`."""
+        end = self._clock.monotonic() + self._limit
+        call = _Call(method, tenancy, over, in_time=lambda: self._clock.monotonic() < end)
+        call.end = end
+        self._under_way[call] = None
+        call.task = asyncio.ensure_future(call.outcome(self._hop))
+        call.task.add_done_callback(partial(self._ended, call))
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.ensure_future(self._keep_watch())
+
+    def abandon(self) -> "set[asyncio.Task[Ended]]":
+        """Cancel whatever is under way, of which nothing more is heard; give the tasks it was."""
+        left = {call.task for call in self._under_way}
+        self._under_way.clear()
+        for task in left:
+            task.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        return left
+
+    def _ended(self, call: "_Call", task: "asyncio.Task[Ended]") -> None:
+        if call in self._under_way:
+            del self._under_way[call]
+            call.over(outcome_of_task(task))
+
+    async def _keep_watch(self) -> None:
+        """Give up calls that are over their limit. One timer, for the one whose limit is next."""
+        while self._under_way:
+            oldest = next(iter(self._under_way))
+            await self._clock.sleep(max(0.0, oldest.end - self._clock.monotonic()))
+            if oldest.task.done():
+                self._ended(oldest, oldest.task)
+            elif oldest in self._under_way:
+                self._overran(oldest)
+
+    def _overran(self, call: "_Call") -> None:
+        now = self._clock.monotonic()
+        del self._under_way[call]
+        if now - call.end >= self._limit and not call.heard_out:
             # This process itself stood still, and its lease may be lost: what the call made is
             # only known, and never leaked, if its answer is still taken.
-            await _wait(task, clock.monotonic() + limit, clock)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if not task.done():
+            call.end, call.heard_out = now + self._limit, True
+            self._under_way[call] = None
+            return
         if call.on_loop:
-            task.cancel()
-        return OverrunError(limit, task)
-    return outcome_of_task(task)
+            call.task.cancel()
+        call.over(OverrunError(self._limit, call.task))
 
 
-async def _wait(task: "asyncio.Task[Ended]", end: float, clock: Clock) -> None:
-    """Wait until the call has ended, but no longer than to that instant."""
-    timer = asyncio.ensure_future(_come(end, clock))
+async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock, hop: Hop) -> Ended:
+    """Call `method` and give what it returned or raised; `OverrunError` past `limit` seconds.
+
+    See `Calls`; cancelling the caller cancels the call.
+    """
+    calls = Calls(limit=limit, clock=clock, hop=hop)
+    over: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    calls.begin(method, tenancy, over.set_result)
     try:
-        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        return await over
     finally:
-        timer.cancel()
-
-
-async def _come(end: float, clock: Clock) -> None:
-    await clock.sleep(max(0.0, end - clock.monotonic()))
+        calls.abandon()
 
 
 def outcome_of_task(task: "asyncio.Task[Ended]") -> Ended:
@@ -122,17 +161,28 @@ def is_mistake(ended: Ended) -> TypeGuard[Exception]:
 class _Call:
     """One call. `on_loop` says whether it waits on the event loop, where it can be cancelled."""
 
+    __slots__ = ("_in_time", "_method", "_tenancy", "end", "heard_out", "on_loop", "over", "task")
+
+    end: float
+    task: "asyncio.Task[Ended]"
+
     def __init__(
-        self, method: Method, tenancy: Tenancy, hop: Hop, in_time: Callable[[], bool]
+        self,
+        method: Method,
+        tenancy: Tenancy,
+        over: Callable[[Ended], None],
+        *,
+        in_time: Callable[[], bool],
     ) -> None:
         self._method = method
         self._tenancy = tenancy
-        self._hop = hop
         self._in_time = in_time
+        self.over = over
+        self.heard_out = False
         self.on_loop = inspect.iscoroutinefunction(method)
 
-    async def outcome(self) -> Ended:
-        result = self._begun() if self.on_loop else await self._hop.run(self._begun)
+    async def outcome(self, hop: Hop) -> Ended:
+        result = self._begun() if self.on_loop else await hop.run(self._begun)
         if not isinstance(result, Awaitable):
             return result
         self.on_loop = True

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from nimble_lifecycle.errors import StoreError
 from nimble_lifecycle.store import Rules, Settlement, WorkStore
@@ -14,6 +14,10 @@ from nimble_lifecycle.store.ports import Hop
 log = logging.getLogger("nimble_reconcile")
 
 T = TypeVar("T")
+
+Told: TypeAlias = Callable[[Exception | None], None]
+
+_Batch: TypeAlias = list[tuple[Settlement, Told]]
 
 
 class Settler:
@@ -27,25 +31,33 @@ class Settler:
         self._hop = hop
         self._rules = rules
         self._again = again
-        self._waiting: asyncio.Queue[tuple[Settlement, asyncio.Future[None]]] = asyncio.Queue()
+        self._waiting: _Batch = []
+        self._some = asyncio.Event()
         self._reachable = True
 
-    async def put(self, settled: Settlement) -> None:
-        """Come back once this is written, however long the database is away.
+    def add(self, settled: Settlement, told: Told) -> None:
+        """Have this written, however long the database is away, and `told` with None then.
 
-        A lease that was lost meanwhile is no error. Raises what the database refuses it for, as
-        `WorkStore.settle` does.
+        A lease that was lost meanwhile is no error. Told instead is what the database refuses it
+        for, as `WorkStore.settle` raises it.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait((settled, done))
-        await done
+        self._waiting.append((settled, told))
+        self._some.set()
+
+    async def put(self, settled: Settlement) -> None:
+        """Come back once this is written; raises what `add` would tell."""
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.add(settled, lambda error: None if done.done() else done.set_result(error))
+        error = await done
+        if error is not None:
+            raise error
 
     async def run(self) -> None:
         """Write, for ever: whatever waits is one batch, and a single row waits for no company."""
         while True:
-            batch = [await self._waiting.get()]
-            while not self._waiting.empty():
-                batch.append(self._waiting.get_nowait())
+            await self._some.wait()
+            self._some.clear()
+            batch, self._waiting = self._waiting, []
             await self._write(batch)
 
     async def until_stored(self, work: Callable[[], T]) -> T:
@@ -77,7 +89,7 @@ class Settler:
         if found:
             log.warning("%d resources were made beside their rows; `status` lists them", found)
 
-    async def _write(self, batch: "list[tuple[Settlement, asyncio.Future[None]]]") -> None:
+    async def _write(self, batch: _Batch) -> None:
         settlements = [settled for settled, _ in batch]
         settle = partial(self._store.settle, settlements, actor=self._rules.owner)
         try:
@@ -86,12 +98,11 @@ class Settler:
             if len(batch) > 1:  # nothing of it was written: find out whose fault it is
                 for one in batch:
                     await self._write([one])
-            elif not batch[0][1].done():
-                batch[0][1].set_exception(error)
+            else:
+                batch[0][1](error)
             return
-        for _, done in batch:
-            if not done.done():
-                done.set_result(None)
+        for _, told in batch:
+            told(None)
         if any(settled.external_id and settled.id not in held for settled in settlements):
             with suppress(StoreError):  # it is looked for again before long
                 await self.mend()

@@ -1,13 +1,21 @@
 """One step of one row at the vendor: which method is called, and what is asked after it."""
 
+import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
 from nimble_lifecycle.errors import NameConflict, PermanentError, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy, Why
-from nimble_lifecycle.reconciler.calls import Ended, Method, OverrunError, ended, is_mistake
+from nimble_lifecycle.reconciler.calls import (
+    Calls,
+    Ended,
+    Method,
+    OverrunError,
+    ended,
+    is_mistake,
+)
 from nimble_lifecycle.reconciler.redact import described, traced
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Vendor
 from nimble_lifecycle.store import Claim, Step
@@ -16,60 +24,79 @@ from nimble_lifecycle.store.ports import Clock, Hop
 log = logging.getLogger("nimble_reconcile")
 
 
-@dataclass(frozen=True, slots=True)
 class Steps:
     """Takes claimed steps at the vendor; `hop` runs the adapter's plain methods."""
 
-    vendor: Vendor
-    clock: Clock
-    hop: Hop
+    def __init__(self, vendor: Vendor, clock: Clock, hop: Hop) -> None:
+        self._vendor = vendor
+        self._clock = clock
+        self._hop = hop
+        self._limit = vendor.time_limit.total_seconds()
+        self._calls = Calls(limit=self._limit, clock=clock, hop=hop)
 
-    async def take(self, claim: Claim) -> Ended:
-        """Do what the claim is for and give how it ended; nothing an adapter does is raised."""
-        match claim.step:
-            case Step.CREATE | Step.UPDATE:
-                return await self._provision(claim)
-            case Step.FIND:
-                return await self._find(claim)
-            case Step.POLL:
-                return await self._call(self.vendor.poll, claim.tenancy)
-            case Step.RELEASE:
-                return await self._call(self.vendor.release, claim.tenancy)
+    def begin(self, claim: Claim, over: Callable[[Ended], None]) -> None:
+        """Begin what the claim is for, and call `over` with how it ended, maybe at once.
 
-    async def _provision(self, claim: Claim) -> Ended:
-        if not claim.readable:
-            return PermanentError("the params are no JSON object", reason=Why.INVALID_PARAMS)
-        refused = invalid_identity(claim.tenancy) or invalid_params(self.vendor, claim.tenancy)
+        Nothing an adapter does is raised.
+        """
+        refused = self._refusal(claim)
         if refused is not None:
-            return refused
-        outcome = await self._call(self.vendor.provision, claim.tenancy)
-        if isinstance(outcome, NameConflict) and claim.step is Step.CREATE:
-            return await self._ours_after_all(claim, outcome)
-        return outcome
+            over(refused)
+            return
+        method = self._method(claim.step)
+        self._calls.begin(
+            method, claim.tenancy, lambda outcome: over(self._heard(method, claim.tenancy, outcome))
+        )
 
-    async def _ours_after_all(self, claim: Claim, conflict: NameConflict) -> Ended:
-        """Ask once whether what has the name carries our mark."""
-        if not self.vendor.implements("find"):
-            return conflict
-        found = await self._call(self.vendor.find, claim.tenancy)
+    def abandon(self) -> "set[asyncio.Task[Ended]]":
+        """Cancel every call under way, of which nothing more is heard; give what ends then."""
+        return self._calls.abandon()
+
+    def _refusal(self, claim: Claim) -> Ended:
+        """Say why the vendor is not to be called; None: it is."""
+        match claim.step:
+            case Step.CREATE | Step.UPDATE if not claim.readable:
+                return PermanentError("the params are no JSON object", reason=Why.INVALID_PARAMS)
+            case Step.CREATE | Step.UPDATE:
+                return invalid_identity(claim.tenancy) or invalid_params(
+                    self._vendor, claim.tenancy
+                )
+            case Step.FIND if not self._vendor.implements("find"):
+                reason = Why.CREATE_OUTCOME_UNKNOWN
+                return PermanentError("the adapter has no look-up", reason=reason)
+        return None
+
+    def _method(self, step: Step) -> Method:
+        match step:
+            case Step.CREATE | Step.UPDATE:
+                return self._vendor.provision
+            case Step.FIND:
+                return self._vendor.find
+            case Step.POLL:
+                return self._vendor.poll
+            case Step.RELEASE:
+                return self._vendor.release
+
+    async def looked_up(self, claim: Claim, outcome: Ended) -> Ended:
+        """Ask once, where the name of a create was taken, whether what has it carries our mark."""
+        conflict = isinstance(outcome, NameConflict) and claim.step is Step.CREATE
+        if not conflict or not self._vendor.implements("find"):
+            return outcome
+        find, tenancy = self._vendor.find, claim.tenancy
+        asked = await ended(find, tenancy, limit=self._limit, clock=self._clock, hop=self._hop)
+        found = self._heard(find, tenancy, asked)
         if isinstance(found, External | InProgress):
             return found
         if found is None or isinstance(found, NameConflict):
-            return conflict
+            return outcome
         if isinstance(found, OverrunError):
             return found  # whoever waits for its late end must know of it
         # It may be what this very create made, if the request was sent twice on its way.
         return UnknownOutcome("the name is taken, and the look-up did not say by whom")
 
-    async def _find(self, claim: Claim) -> Ended:
-        if not self.vendor.implements("find"):
-            return PermanentError("the adapter has no look-up", reason=Why.CREATE_OUTCOME_UNKNOWN)
-        return await self._call(self.vendor.find, claim.tenancy)
-
-    async def _call(self, method: Method, tenancy: Tenancy) -> Ended:
-        limit = self.vendor.time_limit.total_seconds()
-        outcome = await ended(method, tenancy, limit=limit, clock=self.clock, hop=self.hop)
-        if isinstance(outcome, InProgress) and not self.vendor.implements("poll"):
+    def _heard(self, method: Method, tenancy: Tenancy, outcome: Ended) -> Ended:
+        """Take what no adapter means for its mistake, and tell of it."""
+        if isinstance(outcome, InProgress) and not self._vendor.implements("poll"):
             outcome = TypeError("the adapter returned InProgress, but it has no method poll")
         if is_mistake(outcome):
             name = getattr(method, "__name__", "a method")

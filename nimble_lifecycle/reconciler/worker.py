@@ -21,7 +21,7 @@ from nimble_lifecycle.errors import (
     TemporaryError,
 )
 from nimble_lifecycle.protocol import Phase, Why
-from nimble_lifecycle.reconciler.calls import OverrunError, entered, outcome_of_task
+from nimble_lifecycle.reconciler.calls import Ended, OverrunError, entered, outcome_of_task
 from nimble_lifecycle.reconciler.drift import Drift
 from nimble_lifecycle.reconciler.fleet import Fleet
 from nimble_lifecycle.reconciler.limits import (
@@ -95,9 +95,11 @@ class Worker:
         self._chance = chance or random.Random()  # noqa: S311  # an order, no secret
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._in_flight: set[asyncio.Task[None]] = set()
-        self._lost = 0
+        self._open = 0
+        """Rows that were claimed and are not settled; all but `_settling` of them have a slot."""
         self._settling = 0
+        self._lost = 0
+        self._concluding: set[asyncio.Task[None]] = set()
         self._all_lost = False
         self._beside = beside
         self._attend_at = 0.0
@@ -203,7 +205,7 @@ class Worker:
 
     async def _quiet(self) -> None:
         """Wait until nothing is in flight but calls that were given up and do not end."""
-        while len(self._in_flight) > self._lost and not self._stopping.is_set():
+        while self._open > self._lost and not self._stopping.is_set():
             self._wake.clear()
             await self._wake.wait()
 
@@ -225,7 +227,7 @@ class Worker:
         not be given ever more.
         """
         slots = self._limits.concurrency
-        return slots - len(self._in_flight) + min(self._settling, slots)
+        return slots - self._open + min(self._settling, slots)
 
     def _latest(self) -> float:
         """Say until when what is claimed next may be begun: two calls must fit into its lease.
@@ -234,20 +236,8 @@ class Worker:
         """
         return self._clock.monotonic() + self._rules.lease - 2 * self._limit
 
-    def _start(self, claim: Claim, latest: float, *, probing: bool = False) -> None:
-        task = asyncio.create_task(self._step(claim, latest, probing=probing))
-        self._in_flight.add(task)
-        task.add_done_callback(self._slot_free)
-
-    def _slot_free(self, task: "asyncio.Task[None]") -> None:
-        self._in_flight.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("a step was not recorded; its lease will expire: %s", described(error))
-        self._wake.set()
-
     async def _is_idle(self) -> bool:
-        if self._in_flight:
+        if self._open:
             return False
         return not await self._settler.once(partial(self._store.busy, self._rules, IDLE_WITHIN))
 
@@ -262,27 +252,84 @@ class Worker:
         if self._all_lost:
             log.error("every slot is held by a vendor call that does not end")
         else:
-            await self._all_ended(within=self._limits.drain)
-        left = tuple(self._in_flight)
-        if left:
-            log.warning("%d calls are left behind; their leases expire", len(left))
-        for task in left:
+            await _first(self._all_settled(), self._clock.sleep(self._limits.drain))
+        if self._open:
+            log.warning("%d calls are left behind; their leases expire", self._open)
+        left = self._steps.abandon() | self._concluding
+        for task in self._concluding:
             task.cancel()
-        await self._all_ended(within=PARTING)
+        if left:
+            await _first(asyncio.wait(left), self._clock.sleep(PARTING))
 
-    async def _all_ended(self, within: float) -> None:
-        if self._in_flight:
-            await _first(asyncio.wait(set(self._in_flight)), self._clock.sleep(within))
+    async def _all_settled(self) -> None:
+        while self._open:
+            self._wake.clear()
+            await self._wake.wait()
 
     # -- one step --------------------------------------------------------------------------------
 
-    async def _step(self, claim: Claim, latest: float, *, probing: bool) -> None:
+    def _start(self, claim: Claim, latest: float, *, probing: bool = False) -> None:
         """Take a step and settle it; one that could outlast its lease is not begun."""
         started = self._clock.monotonic()
-        late = started > latest
-        outcome = _not_begun() if late else await self._steps.take(claim)
+        self._open += 1
+        over = partial(self._over, claim, started, probing=probing)
+        if started > latest:
+            over(_not_begun())
+        else:
+            self._steps.begin(claim, over)
+
+    def _over(self, claim: Claim, started: float, outcome: Ended, *, probing: bool) -> None:
+        """Settle a step that went well, without a task of its own; any other may ask for more."""
+        if probing or isinstance(outcome, Exception):
+            self._conclude(self._troubled(claim, started, outcome, probing=probing))
+            return
+        try:
+            settled = self._settlement(claim, started, outcome)
+        except Exception as error:  # noqa: BLE001  # what an adapter returns may be broken in any way
+            _not_recorded(error)
+            self._close()
+            return
+        if settled.phase is Phase.STALLED:
+            self._conclude(self._settle_aside(claim, settled))
+            return
+        self._settling += 1
+        self._settler.add(settled, partial(self._written, claim, settled))
+        self._wake.set()
+
+    def _settlement(self, claim: Claim, started: float, outcome: Ended) -> Settlement:
         seconds = self._clock.monotonic() - started
-        settled = settlement(claim, outcome, self._policy, seconds=seconds)
+        return settlement(claim, outcome, self._policy, seconds=seconds)
+
+    def _written(self, claim: Claim, settled: Settlement, refused: Exception | None) -> None:
+        self._settling -= 1
+        if refused is None:
+            self._close()
+        else:
+            self._conclude(self._settle_refused(claim, settled, refused))
+
+    def _conclude(self, rest: Coroutine[None, None, None]) -> None:
+        """Do what is left of a step; its row is closed then."""
+        task = asyncio.create_task(rest)
+        self._concluding.add(task)
+        task.add_done_callback(self._concluded)
+
+    def _concluded(self, task: "asyncio.Task[None]") -> None:
+        self._concluding.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _not_recorded(error)
+        self._close()
+
+    def _close(self) -> None:
+        self._open -= 1
+        self._wake.set()
+
+    async def _troubled(
+        self, claim: Claim, started: float, outcome: Ended, *, probing: bool
+    ) -> None:
+        """Settle a step that failed, or whose end says something of more than its row."""
+        outcome = await self._steps.looked_up(claim, outcome)
+        settled = self._settlement(claim, started, outcome)
         settled = await self._fleet.heard(claim, outcome, settled, probing=probing)
         # Of an operation that is gone nobody says that its resource is.
         gone = isinstance(outcome, Gone) and claim.step is Step.UPDATE
@@ -307,9 +354,15 @@ class Worker:
     async def _settle(self, claim: Claim, settled: Settlement) -> None:
         try:
             await self._settler.put(await self._behind_predecessor(claim, settled))
-        except SharedResource:
-            clash = replace(shared(claim, self._policy), seconds=settled.seconds)
-            await self._settler.put(await self._behind_predecessor(claim, clash))
+        except SharedResource as refused:
+            await self._settle_refused(claim, settled, refused)
+
+    async def _settle_refused(self, claim: Claim, settled: Settlement, refused: Exception) -> None:
+        """Settle again what the database refused, since another row has the resource."""
+        if not isinstance(refused, SharedResource):
+            raise refused
+        clash = replace(shared(claim, self._policy), seconds=settled.seconds)
+        await self._settler.put(await self._behind_predecessor(claim, clash))
 
     async def _behind_predecessor(self, claim: Claim, settled: Settlement) -> Settlement:
         """Rule 5: what a predecessor of the workspace still has becomes free once it is gone."""
@@ -341,6 +394,10 @@ class Worker:
         self._wake.set()
         await asyncio.wait({late})
         self._lost -= 1
+
+
+def _not_recorded(error: BaseException) -> None:
+    log.error("a step was not recorded; its lease will expire: %s", described(error))
 
 
 def _not_begun() -> TemporaryError:
