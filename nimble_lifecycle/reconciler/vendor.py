@@ -35,8 +35,8 @@ class InProgress:
 
     `operation_id` is what `poll` will find in `tenancy.operation_id`; its form is that of an
     `external_id`. `poll_after` is in seconds, at most a day; 0 counts as not given.
-    `deadline` is in seconds from the first answer: past it a create counts as unknown, a release is
-    stalled; None means one hour.
+    `deadline` is in seconds from the answer that began the operation, whatever id `poll` gives it
+    later: past it a create counts as unknown, a release is stalled; None means one hour.
     """
 
     operation_id: str

@@ -27,7 +27,7 @@ from nimble_lifecycle.store.types import (
     later,
     storable,
 )
-from nimble_lifecycle.store.verdicts import asked, new_params
+from nimble_lifecycle.store.verdicts import asked, is_open, new_params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def _among(ids: "sa.Select[Any]") -> sa.ColumnElement[bool]:
 
 
 def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Executable]:
-    """Build settlement, journal and rescue as statements of one transaction (SQLite)."""
+    """Build settlement, rescue and journal as statements of one transaction (SQLite)."""
     now = instant_of(clock)
     item = _batch_sqlite()
     given = sa.func.json_each(sa.bindparam("its_settled", type_=sa.Text()))
@@ -168,7 +168,7 @@ def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Ex
         .where(sa.not_(_known(item.c)))
     )
     rescue = _rescue(now, item).where(sa.not_(sa.exists().where(held)))
-    return _settle(now, item).returning(*_SETTLED), _journal(entries), rescue
+    return _settle(now, item).returning(*_SETTLED), rescue, _journal(entries)
 
 
 def _batch_postgresql() -> sa.FromClause:
@@ -221,19 +221,24 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
     unapplied = sa.and_(t.c.generation == i.generation, new_params)
     # A late worker gave the row a resource meanwhile: what this step made, and says, is a surplus.
     another = sa.func.coalesce(t.c.external_id != i.external_id, sa.false())
-    same_operation = t.c.operation_id == i.operation_id
+    # A vendor may give an operation another id with each answer: its time is one all the same.
+    polled = sa.and_(i.action == "poll", t.c.operation_deadline_at.is_not(None))
+    noted = _noted_operation(i)
     return (
         sa.update(t)
         .where(t.c.id == i.id, t.c.lease_token == i.token, t.c.lease_owner.is_not(None))
         .values(
-            phase=i.phase,
+            phase=sa.case((noted, Phase.PROVISIONING.value), else_=i.phase),
             reason=i.reason,
             message=i.message,
             external_id=sa.func.coalesce(t.c.external_id, i.external_id),
             details=sa.case((another, t.c.details), else_=sa.func.coalesce(i.details, t.c.details)),
-            operation_id=i.operation_id,
+            operation_id=sa.case((noted, t.c.operation_id), else_=i.operation_id),
             operation_deadline_at=sa.case(
-                (same_operation, t.c.operation_deadline_at), else_=later(now, i.operation_limit)
+                (noted, t.c.operation_deadline_at),
+                (i.operation_id.is_(None), None),
+                (polled, t.c.operation_deadline_at),
+                else_=later(now, i.operation_limit),
             ),
             observed_generation=sa.case(
                 (sa.and_(ready, unapplied), t.c.observed_generation),
@@ -260,6 +265,20 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
             lease_owner=sa.null(),
             lease_expires_at=sa.null(),
         )
+    )
+
+
+def _noted_operation(i: Columns) -> sa.ColumnElement[bool]:
+    """Whether a late worker noted an operation meanwhile, and this step did not settle the create.
+
+    A claim forgets the operation of the row unless it is for a poll of it.
+    """
+    to_do = (Phase.PENDING.value, Phase.PROVISIONING.value, Phase.UNRESOLVED.value)
+    return sa.and_(
+        t.c.operation_id.is_not(None),
+        i.action != "poll",
+        i.operation_id.is_(None),
+        i.phase.in_(to_do),
     )
 
 
@@ -331,12 +350,21 @@ def _journal(entries: "sa.Select[Any] | sa.CompoundSelect[Any]") -> sa.Insert:
 def _rescue(now: Moment, item: sa.FromClause) -> sa.Update:
     """Take account of what a worker did at the vendor after losing the lease.
 
-    A resource it made becomes its row's, where that has none. A late update may have overwritten a
+    A resource it made becomes its row's, where that has none, and so does an operation it began
+    while the row is still open: the next step asks about that. A late update may have overwritten a
     newer one, and a late create may have brought older params: they count as not attempted, and are
     applied again.
     """
     i = item.c
     made = sa.and_(i.external_id.is_not(None), t.c.external_id.is_(None))
+    began = sa.and_(
+        i.action == "create",
+        i.operation_id.is_not(None),
+        is_open,
+        t.c.external_id.is_(None),
+        t.c.operation_id.is_(None),
+        sa.not_(_known(i)),  # else it may be an operation that is over
+    )
     overwrote = sa.and_(
         i.action == "update", t.c.external_id.is_not(None), t.c.release_started_at.is_(None)
     )
@@ -344,13 +372,17 @@ def _rescue(now: Moment, item: sa.FromClause) -> sa.Update:
         sa.update(t)
         .where(
             t.c.id == i.id,
-            sa.or_(made, overwrote),
+            sa.or_(made, began, overwrote),
             t.c.released_at.is_(None),
             t.c.retired_at.is_(None),
         )
         .values(
             external_id=sa.func.coalesce(t.c.external_id, i.external_id),
             details=sa.case((made, i.details), else_=t.c.details),
+            operation_id=sa.case((began, i.operation_id), else_=t.c.operation_id),
+            operation_deadline_at=sa.case(
+                (began, later(now, i.operation_limit)), else_=t.c.operation_deadline_at
+            ),
             due_at=sa.case((made, now), else_=t.c.due_at),
             attempted_params_hash=sa.case(
                 (sa.or_(overwrote, i.generation != t.c.claimed_generation), None),

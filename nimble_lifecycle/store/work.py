@@ -141,11 +141,11 @@ class WorkStore(FleetStore):
     def _settle_on(self, at: sa.Connection, bound: dict[str, object]) -> set[UUID]:
         if not self.is_sqlite:
             return set(at.execute(self._settle_at_once, bound).scalars())
-        settle, write_journal, rescue = self._settle_one_by_one
+        settle, rescue, write_journal = self._settle_one_by_one
         settled = {row.id: (row.lease_token, row.external_id) for row in at.execute(settle, bound)}
         fenced = {**bound, **settled_values(settled)}
-        at.execute(write_journal, fenced).close()
         at.execute(rescue, fenced).close()
+        at.execute(write_journal, fenced).close()
         return set(settled)
 
     def mend(self, kind: str, *, keeps: bool) -> int:

@@ -392,6 +392,33 @@ def test_a_verb_in_the_middle_of_a_call_doubles_nothing_and_loses_nothing(
         assert (resource.external_id, resource.params) == (row["external_id"], row["params"])
 
 
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("act", [release_and_undo, pause_and_resume, release])
+def test_an_operation_begun_while_a_verb_took_the_row_is_asked_about_and_not_begun_again(
+    fleet: MakeFleet,
+    operator: OperatorStore,
+    clock: ManualClock,
+    adapter: type[MemoryVendor],
+    act: Operate,
+) -> None:
+    f = fleet(adapter(World(polls=2)))
+    before_create(f, clock)
+    f.world.freeze()
+    asyncio.run(interrupt(f, operator, act))
+    begun = f.journal()[-1]["operation_id"]
+    assert f.row()["operation_id"] == begun
+    clock.advance(31)
+    asyncio.run(f.work_on())
+    wanted = act is not release
+    assert (f.row()["phase"], f.world.created) == ("ready" if wanted else "released", 1)
+    assert len(f.world.resources) == wanted
+    assert {entry["action"] for entry in f.journal()} & {"create", "find", "poll"} == {
+        "create",
+        "poll",
+    }
+    assert [entry["action"] for entry in f.journal()].count("create") == 1
+
+
 async def interrupt(f: Any, operator: OperatorStore, act: Operate) -> None:
     """Act while a worker calls the vendor, and let it find out that the row is not its own."""
 

@@ -175,18 +175,98 @@ def test_words_no_database_can_store_do_not_fail_the_batch(rig) -> None:
     assert row["details"] == {"odd": None, "nul\ufffd": "\ufffd"}
 
 
-def test_the_deadline_of_an_operation_is_set_once_and_anew_for_another(rig) -> None:
+def test_an_operation_keeps_its_deadline_whatever_id_each_answer_gives_it(rig) -> None:
     rig.ready()
     more = {"delay": 0.0, "operation_limit": 100.0}
     rig.settle(rig.claim_one(), Phase.PROVISIONING, operation_id="a", **more)
     deadline = rig.after(100)
+    for name in ("a", "b", "c", "d"):
+        rig.clock.advance(25)
+        claim = rig.claim_one()
+        rig.settle(claim, Phase.PROVISIONING, operation_id=name, **more)
+        assert (rig.row()["operation_id"], rig.row()["operation_deadline_at"]) == (name, deadline)
+    assert claim.overdue
+
+
+def test_what_a_call_begins_has_a_deadline_of_its_own(rig) -> None:
+    begun = {"operation_id": "a", "delay": 0.0, "operation_limit": 100.0}
+    rig.ready()
+    rig.settle(rig.claim_one(), Phase.PROVISIONING, **begun)
     rig.clock.advance(10)
-    rig.settle(rig.claim_one(), Phase.PROVISIONING, operation_id="a", **more)
-    assert rig.row()["operation_deadline_at"] == deadline
-    rig.settle(rig.claim_one(), Phase.PROVISIONING, operation_id="b", **more)
+    rig.settle(rig.claim_one(), Phase.PENDING, delay=0.0, creates=0)  # a poll: it was refused
+    assert rig.row()["operation_deadline_at"] is None
+    rig.settle(rig.claim_one(), Phase.PROVISIONING, **begun)
     assert rig.row()["operation_deadline_at"] == rig.after(100)
     rig.settle(rig.claim_one(), Phase.READY, external_id="x1", finished=True)
+    rig.clock.advance(10)
+    rig.ready({"a": 2})
+    rig.settle(rig.claim_one(), Phase.PROVISIONING, **begun)
+    assert rig.row()["operation_deadline_at"] == rig.after(100)
+    rig.settle(rig.claim_one(), Phase.READY, external_id="x1", finished=True)
+    rig.clock.advance(31)
+    rig.removing()
+    rig.settle(rig.claim_one(grace=0.0), Phase.RELEASING, **begun)
+    assert rig.row()["operation_deadline_at"] == rig.after(100)
+    rig.settle(rig.claim_one(), Phase.RELEASED, finished=True)
     assert rig.row()["operation_deadline_at"] is None
+
+
+def test_a_row_gets_to_the_operation_of_a_create_that_lost_its_lease(rig) -> None:
+    rig.ready()
+    first = rig.claim_one()
+    rig.clock.advance(31)
+    second = rig.claim_one()
+    before = rig.row()
+    begun = rig.settlement(
+        first, Phase.PROVISIONING, operation_id="a", delay=1.0, operation_limit=100.0
+    )
+    assert rig.work.settle([begun], actor="me") == set()
+    noted = {"operation_id": "a", "operation_deadline_at": rig.after(100)}
+    assert rig.row() == {**before, **noted}
+    assert rig.settle(second, Phase.UNRESOLVED, delay=0.0), "it looked, and found nothing yet"
+    claim = rig.claim_one()
+    assert (claim.step, claim.tenancy.operation_id) == (Step.POLL, "a")
+
+
+def test_an_operation_noted_while_a_look_up_found_nothing_is_not_created_beside(rig) -> None:
+    rig.ready()
+    first = rig.claim_one()
+    rig.clock.advance(31)
+    second = rig.claim_one()
+    rig.settle(first, Phase.PROVISIONING, operation_id="a", operation_limit=100.0)
+    assert rig.settle(second, Phase.PENDING, delay=0.0)
+    assert rig.claim_one().step is Step.POLL
+
+
+@pytest.mark.parametrize(
+    "settled",
+    [
+        {"phase": Phase.READY, "external_id": "x1", "finished": True},
+        {"phase": Phase.PENDING, "delay": 60.0},
+        {"phase": Phase.STALLED, "reason": "Rejected"},
+    ],
+)
+def test_an_operation_is_noted_only_where_its_create_is_still_open(rig, settled) -> None:
+    rig.ready()
+    first = rig.claim_one()
+    rig.clock.advance(31)
+    rig.settle(rig.claim_one(), **settled)
+    before = rig.row()
+    rig.settle(first, Phase.PROVISIONING, operation_id="a", operation_limit=100.0)
+    assert rig.row() == before
+
+
+def test_an_operation_that_is_over_does_not_come_back_with_a_repeated_settlement(rig) -> None:
+    rig.ready()
+    claim = rig.claim_one()
+    begun = rig.settlement(
+        claim, Phase.PROVISIONING, operation_id="a", delay=0.0, operation_limit=100.0
+    )
+    assert rig.work.settle([begun], actor="me") == {claim.tenancy.id}
+    rig.settle(rig.claim_one(), Phase.UNRESOLVED, delay=60.0)  # a poll: the vendor has forgotten it
+    before = rig.row()
+    assert rig.work.settle([begun], actor="me") == set()
+    assert rig.row() == before
 
 
 def test_a_predecessor_is_going_until_it_is_gone(rig) -> None:
