@@ -23,6 +23,7 @@ from nimble_lifecycle.core.identity import EdgeTrust
 from nimble_lifecycle.core.ready import usable
 from nimble_lifecycle.core.service import Declaration, ParamsSource, Refused, Service
 from nimble_lifecycle.core.serving import Serving, new_service, refuse_forbidden_env
+from nimble_lifecycle.core.stdout import flush_stdout
 from nimble_lifecycle.core.tool import REASON, ToolTexts, annotations_of
 from nimble_lifecycle.errors import ConfigurationError, HandlerError
 from nimble_lifecycle.protocol import LIFECYCLE_ID, Event, Reason, Tenancy, marked_event
@@ -196,12 +197,14 @@ class Lifecycle(Extension):
         refuse_forbidden_env(server.name, self._forbidden_env)
         await self._refuse_unusable(server)
         self._server = server
+        flush_stdout()
         async with self._serving.entered():
             server.middleware.append(self._advertise)
             try:
                 yield
             finally:
                 server.middleware.remove(self._advertise)
+                flush_stdout()
 
     async def _refuse_unusable(self, server: MCPServer[Any]) -> None:
         """Refuse to start where hosts would find another tool than ours, two, or none."""

@@ -6,11 +6,17 @@ at any depth. Nothing is opened before serving starts.
 
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import partial
 
 from fastmcp import FastMCP
 from fastmcp.dependencies import Depends
+from fastmcp.server.context import Context
 from fastmcp.server.extensions import ServerExtension
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.providers import Provider
@@ -24,6 +30,7 @@ from nimble_lifecycle.core.identity import EdgeTrust
 from nimble_lifecycle.core.ready import usable
 from nimble_lifecycle.core.service import Declaration, ParamsSource, Service
 from nimble_lifecycle.core.serving import Serving, new_service, refuse_forbidden_env
+from nimble_lifecycle.core.stdout import printed_to_stderr
 from nimble_lifecycle.core.tool import ToolTexts
 from nimble_lifecycle.errors import ConfigurationError, HandlerError
 from nimble_lifecycle.protocol import Event, Tenancy
@@ -148,11 +155,22 @@ class Lifecycle(Provider):
         Raises `HandlerError` when a handler's tool was replaced, `ConfigurationError` for a
         database URL that cannot be meant.
         """
-        refuse_forbidden_env(self.mcp.name, self._forbidden_env)
-        await self._refuse_replaced_handlers()
-        async with self._serving.entered() as service:
+        serving = AsyncExitStack()
+        with self._off_the_wire():
+            refuse_forbidden_env(self.mcp.name, self._forbidden_env)
+            await self._refuse_replaced_handlers()
+            service = await serving.enter_async_context(self._serving.entered())
+        try:
             with innermost(self.mcp, _OrdinaryCalls(self, service)), self._advertised():
                 yield
+        finally:
+            with self._off_the_wire():
+                await serving.aclose()
+
+    def _off_the_wire(self) -> AbstractContextManager[None]:
+        """Keep prints off stdout on stdio, which FastMCP itself does only inside this lifespan."""
+        on_stdio = Context(self.mcp).transport == "stdio"
+        return printed_to_stderr() if on_stdio else nullcontext()
 
     def _new_service(self) -> Service:
         return new_service(self._author, self._database_url)
