@@ -33,7 +33,6 @@ class Court:
         self,
         store: SweepStore,
         kind: str,
-        breaker: Breaker,
         database: Hop,
         *,
         began: datetime,
@@ -42,13 +41,17 @@ class Court:
     ) -> None:
         self._store = store
         self._kind = kind
-        self._breaker = breaker
         self._database = database
         self._began = began
         self._keep_turn = keep_turn
         self._dry_run = dry_run
         self._held = False
-        self._left = 0 if breaker.is_open else breaker.allowed - breaker.acted
+        self._allowed: int | None = None
+        self._left = 0
+
+    async def breaker(self) -> Breaker:
+        """Read how much was done by now and may be done."""
+        return await self._database.run(partial(self._store.breaker, self._kind, self._allowed))
 
     async def settle(self, sort: Sort, cases: Sequence[Case], apart: float) -> list[Finding]:
         """Settle the cases of a sort, which must be all there are.
@@ -89,10 +92,19 @@ class Court:
     async def _outcome(self, act: Callable[[int], Act]) -> Outcome:
         if self._held:
             return Outcome.HELD
+        allowed = await self._counted()
         if self._dry_run:
             self._left -= 1
             return Outcome.DONE if self._left >= 0 else Outcome.HELD
         await self._keep_turn()
-        done = await self._database.run(partial(act, self._breaker.allowed))
+        done = await self._database.run(partial(act, allowed))
         self._held = done is Act.HELD
         return _OUTCOMES[done]
+
+    async def _counted(self) -> int:
+        """Count what the breaker lets pass, once: that looks at the whole fleet."""
+        if self._allowed is None:
+            self._allowed = await self._database.run(partial(self._store.allowed, self._kind))
+            breaker = await self.breaker()
+            self._left = 0 if breaker.is_open else self._allowed - breaker.acted
+        return self._allowed

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeAlias, TypeVar
+from uuid import UUID
 
 from nimble_lifecycle.errors import StoreError, SweepBusy
 from nimble_lifecycle.protocol import Phase
@@ -145,11 +146,9 @@ class _Look:
             vendors = replace(vendors, problem=_too_short(fleet.resources, fleet.listed))
         if hosts is not None and hosts.problem is None:
             hosts = replace(hosts, problem=_names_none(fleet.wanted, len(fleet.unlisted)))
-        breaker = await self._read(partial(self._store.breaker, self._kind))
         court = Court(
             self._store,
             self._kind,
-            breaker,
             self._ports.database,
             began=self._began,
             keep_turn=self._keep_turn,
@@ -171,7 +170,7 @@ class _Look:
             findings=findings,
             inventory=vendors,
             installations=hosts,
-            breaker=await self._read(partial(self._store.breaker, self._kind)),
+            breaker=await court.breaker(),
         )
 
     async def _settle_stale(self, court: Court, stale: Sequence[Member]) -> list[Finding]:
@@ -246,9 +245,7 @@ class _Look:
         )
         if inventory is None and named is None:
             # Only silence is left to find, and the database finds it without showing every row.
-            silent = partial(self._store.silent, self._kind, fleet.silent_since)
-            fleet.stale = await self._read(silent)
-            await self._went_on("rows", len(fleet.stale))
+            fleet.stale = await self._silent(fleet.silent_since)
             return fleet
         after, count = None, 0
         while page := await self._read(partial(self._store.members, self._kind, after)):
@@ -257,6 +254,14 @@ class _Look:
             after, count = page[-1].id, count + len(page)
             await self._went_on("rows", count)
         return fleet
+
+    async def _silent(self, since: datetime) -> list[Member]:
+        found: dict[UUID, Member] = {}
+        for stretch in await self._read(self._store.stretches):
+            part = await self._read(partial(self._store.silent, self._kind, since, stretch))
+            found |= {member.id: member for member in part}
+            await self._went_on("rows", len(found))
+        return list(found.values())
 
     def _silence(self) -> float:
         wishes = self._wishes

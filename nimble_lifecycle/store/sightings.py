@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from nimble_lifecycle.errors import SweepBusy
 from nimble_lifecycle.store.database import Database
-from nimble_lifecycle.store.models import held, live, sighting, vendor
+from nimble_lifecycle.store.models import held, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
 
 T = TypeVar("T")
@@ -101,7 +101,8 @@ class Breaker:
     """How much sweeps of a kind did within a day, and how much they may."""
 
     acted: int
-    allowed: int
+    allowed: int | None
+    """None: nothing was to be done, and it was not counted."""
     is_open: bool
 
 
@@ -236,12 +237,16 @@ class SightingStore:
 
     # -- the breaker -----------------------------------------------------------------------------
 
-    def breaker(self, kind: str) -> Breaker:
-        """Read how much was done and may be done."""
+    def allowed(self, kind: str) -> int:
+        """Count what the breaker lets pass within a day."""
+        return self._read(lambda at: _allowed(at, kind))
+
+    def breaker(self, kind: str, allowed: int | None = None) -> Breaker:
+        """Read how much was done; `allowed` is what was counted, if it was."""
 
         def read(at: sa.Connection) -> Breaker:
             row = at.execute(sa.select(vendor).where(vendor.c.kind == kind)).one_or_none()
-            return _breaker(at, kind, row, self._now(at), _allowed(at, kind))
+            return _breaker(at, kind, row, self._now(at), allowed)
 
         return self._read(read)
 
@@ -338,8 +343,10 @@ def _news(
 
 
 def _allowed(at: sa.Connection, kind: str) -> int:
-    """Count what the breaker lets pass within a day."""
-    fleet = sa.select(sa.func.count()).select_from(t).where(t.c.kind == kind, held, live)
+    # Of those that have a resource, without those that are going: each count has its index.
+    count = sa.select(sa.func.count()).select_from(t).where(t.c.kind == kind, held)
+    going = count.where(t.c.release_started_at.is_not(None))
+    fleet = sa.select(count.scalar_subquery() - going.scalar_subquery())
     return max(FEWEST, int(at.execute(fleet).scalar_one()) // SHARE)
 
 
@@ -348,7 +355,7 @@ def _breaker(
     kind: str,
     row: Row | None,
     now: datetime,
-    allowed: int,
+    allowed: int | None,
 ) -> Breaker:
     opened = None if row is None else row.sweep_breaker_opened_at
     approved = None if row is None else row.sweep_breaker_approved_at

@@ -6,7 +6,7 @@ lets it pass.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID, uuid5
@@ -103,6 +103,28 @@ class Loose:
     created_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the table: blocks of PostgreSQL, row ids of SQLite. Without an end: the last."""
+
+    start: int
+    end: int | None
+
+
+class _Tid(sa.types.UserDefinedType[str]):
+    """PostgreSQL's type for where a row lies."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_kw: object) -> str:
+        return "tid"
+
+
+_CTID = sa.column("ctid", _Tid())
+_ROWID = sa.column("rowid", sa.Integer())
+_BLOCK = 8192
+_STRETCH = {"postgresql": 1024, "sqlite": 10_000}
+
 _MEMBER = tuple(t.c[name] for name in Member.__dataclass_fields__)
 _keyed = sa.select(
     *(t.c[name] for name in Keyed.__dataclass_fields__ if name != "is_live"), live.label("is_live")
@@ -137,17 +159,47 @@ class SweepStore(SightingStore):
         rows = self._read(lambda at: at.execute(statement).mappings().all())
         return [Member(**row) for row in rows]
 
-    def silent(self, kind: str, since: datetime) -> list[Member]:
-        """Read the live rows that are wanted and were not heard from after that instant."""
-        statement = sa.select(*_MEMBER).where(
-            t.c.kind == kind,
-            live,
-            t.c.desired == Desired.WANTED.value,
-            t.c.hold.is_(None),
-            t.c.last_seen_at <= since,
+    def stretches(self) -> list[Stretch]:
+        """Cut the table into parts of some milliseconds each, by where rows lie in it.
+
+        Between two of them a row that is written may move: it is then met twice, or by the next
+        sweep only.
+        """
+        length = (
+            sa.select(sa.func.max(_ROWID)).select_from(t)
+            if self._store.is_sqlite
+            else sa.select(sa.func.pg_relation_size(t.name, type_=sa.BigInteger()) // _BLOCK)
         )
-        rows = self._read(lambda at: at.execute(statement.order_by(t.c.id)).mappings().all())
+        end = self._read(lambda at: at.execute(length).scalar_one()) or 0
+        each = _STRETCH[self._store.engine.dialect.name]
+        starts = range(0, end + 1, each)
+        return [Stretch(start, start + each) for start in starts[:-1]] + [Stretch(starts[-1], None)]
+
+    def silent(self, kind: str, since: datetime, stretch: Stretch) -> list[Member]:
+        """Read the live rows there that are wanted and were not heard from after that instant."""
+        # First by the one condition that few rows meet: PostgreSQL would look at it last, and
+        # unpack every row as far as its last column for the others (measured: a third slower).
+        quiet = sa.select(t).where(*self._lies_in(stretch), t.c.last_seen_at <= since).cte()
+        q = quiet.prefix_with("MATERIALIZED", dialect="postgresql").c
+        statement = sa.select(*(q[column.name] for column in _MEMBER)).where(
+            q.kind == kind,
+            q.release_started_at.is_(None),
+            q.retired_at.is_(None),
+            q.desired == Desired.WANTED.value,
+            q.hold.is_(None),
+        )
+        rows = self._read(lambda at: at.execute(statement).mappings().all())
         return [Member(**row) for row in rows]
+
+    def _lies_in(self, stretch: Stretch) -> Iterator[sa.ColumnElement[bool]]:
+        yield self._place(">=", stretch.start)
+        if stretch.end is not None:
+            yield self._place("<", stretch.end)
+
+    def _place(self, compares: str, number: int) -> sa.ColumnElement[bool]:
+        if self._store.is_sqlite:
+            return _ROWID.bool_op(compares)(number)
+        return _CTID.bool_op(compares)(sa.cast(f"({number},0)", _Tid()))
 
     def unknowns(self, kind: str) -> list[Unknown]:
         """Read the rows that wait for a person to say whether they were created."""

@@ -113,20 +113,21 @@ def _claim(store: WorkStore, url: str, rows: int) -> Side:
 
 
 async def _sweep(bench: Bench, url: str) -> None:
-    pages: list[float] = []
+    rounds: list[list[float]] = []
     store = WorkStore(url)
     store.open()
     threads = [Threads(1, "store"), Threads(1, "list")]
     marks = [0.0]
 
     def went_on(_what: str, _count: int) -> None:
-        pages.append(time.perf_counter() - marks[-1])
+        rounds[-1].append(time.perf_counter() - marks[-1])
         marks.append(time.perf_counter())
 
     ports = Ports(clock=store.clock, database=threads[0], threads=threads[1], progress=went_on)
     sweep = Sweep(ours.Acme(Counting(0)), SweepStore(store, actor="bench"), Wishes(), ports)
 
     async def swept() -> float:
+        rounds.append([])
         begin = time.perf_counter()
         marks.append(begin)
         await sweep.run(dry_run=True)
@@ -144,7 +145,8 @@ async def _sweep(bench: Bench, url: str) -> None:
 
     found = await in_turns(bench.some(3, 1), {"ours": swept, "scan": scanned})
     bench.ratio("sweep_time", found["ours"], found["scan"])
-    bench.value("sweep_page", max(pages, default=0.0) * 1000)
+    counted = rounds[1:]  # as everywhere, the first is not
+    bench.value("sweep_page", max(max(pages) for pages in counted) * 1000)
     for each in threads:
         each.close()
     store.close()

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from nimble_lifecycle.errors import RekeyNeeded
 from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.sweeps import Stretch, SweepStore
 from tests.store.conftest import RULES
 from tests.store.sent import Sent, statements_sent
 
@@ -145,3 +146,11 @@ def test_a_release_that_is_counted_reads_those_of_the_window_only(plans: Plans) 
     plan = plans.of(lambda: plans.rig.claim(grace=0.0), on=plans.rig.work)
     assert "ix_nimble_tenancy_ending" in plan or "ix_nimble_tenancy_gone" in plan
     assert not scans_all(plan), plan
+
+
+def test_a_sweep_reads_a_part_of_the_table_where_it_lies(rig, plans) -> None:
+    sweeps = SweepStore(rig.work, actor="me")
+    since = rig.clock.instant
+    plan = plans.of(lambda: sweeps.silent("acme", since, Stretch(1, 2)), on=rig.work)
+    by_place = "PRIMARY KEY (rowid>? AND rowid<?)" if plans.sqlite else "Tid Range Scan"
+    assert by_place in plan

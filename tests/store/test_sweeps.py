@@ -1,7 +1,7 @@
 """What sweeps remember and do, row by row: turns, strikes, the breaker, and the last checks."""
 
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -9,10 +9,11 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.errors import SweepBusy
 from nimble_lifecycle.protocol import Phase, Workspace
+from nimble_lifecycle.store import sweeps
 from nimble_lifecycle.store.models import deployment, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.sightings import Act, Sort
-from nimble_lifecycle.store.sweeps import Keyed, Loose, Member, SweepStore
+from nimble_lifecycle.store.sweeps import Keyed, Loose, Member, Stretch, SweepStore
 from nimble_lifecycle.store.types import base32_of
 
 KIND = "acme"
@@ -38,6 +39,10 @@ class Sweeper:
     def member(self) -> Member:
         (member,) = self.store.members(KIND, None)
         return member
+
+    def silent(self, since: datetime) -> list[Member]:
+        parts = (self.store.silent(KIND, since, each) for each in self.store.stretches())
+        return [member for part in parts for member in part]
 
     def sightings(self) -> list[dict[str, object]]:
         return self.rig.rows(sighting)
@@ -90,7 +95,24 @@ def test_only_wanted_rows_that_were_not_heard_from_are_silent(sweeper: Sweeper) 
     since = sweeper.rig.clock.instant
     sweeper.rig.clock.advance(HOUR)
     sweeper.rig.ready(workspace=Workspace("heard"))
-    assert [each.workspace_id for each in sweeper.store.silent(KIND, since)] == ["silent"]
+    assert [each.workspace_id for each in sweeper.silent(since)] == ["silent"]
+
+
+def test_every_silent_row_is_met_once_in_a_table_of_several_stretches(
+    sweeper: Sweeper, monkeypatch
+) -> None:
+    monkeypatch.setattr(sweeps, "_STRETCH", {"postgresql": 1, "sqlite": 7})
+    names = [f"ws_{number}" for number in range(60)]
+    for name in names:
+        sweeper.rig.ready(workspace=Workspace(name))
+    since = sweeper.rig.clock.instant
+    assert len(sweeper.store.stretches()) > 1
+    assert sorted(each.workspace_id for each in sweeper.silent(since)) == sorted(names)
+
+
+def test_an_empty_table_has_one_stretch_without_an_end(sweeper: Sweeper) -> None:
+    assert sweeper.store.stretches() == [Stretch(0, None)]
+    assert sweeper.silent(sweeper.rig.clock.instant) == []
 
 
 def test_one_sweep_of_a_kind_has_the_turn_and_other_kinds_have_theirs(sweeper: Sweeper) -> None:
@@ -318,7 +340,7 @@ def test_a_small_fleet_may_lose_three_a_day_and_the_fourth_opens_the_breaker(
 
 def test_a_large_fleet_may_lose_a_tenth_a_day(sweeper: Sweeper) -> None:
     fleet(sweeper.rig, 50)
-    assert sweeper.store.breaker(KIND).allowed == 5
+    assert sweeper.store.allowed(KIND) == 5
     # The fleet shrinks by what is retired, and with it what is let pass.
     assert retire_all(sweeper).count(Act.DONE) == 4
 
