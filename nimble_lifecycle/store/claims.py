@@ -418,9 +418,6 @@ def _status(took: Columns) -> dict[str, Expression]:
         "idempotency_key": _keeping(
             "idempotency_key", (creating, sa.func.coalesce(t.c.idempotency_key, took.key))
         ),
-        "external_name": _keeping(
-            "external_name", (creating, sa.func.coalesce(t.c.external_name, took.key))
-        ),
         "create_started_at": _keeping(
             "create_started_at", (creating, sa.func.coalesce(t.c.create_started_at, took.now))
         ),

@@ -54,7 +54,7 @@ class TenancyRow(Row, table=True):
 
     __tablename__: ClassVar[str] = "nimble_tenancy"
     # Room in each page for the next version of its rows, so that contact writes stay HOT.
-    __table_args__ = {"postgresql_with": {"fillfactor": 88}}  # SQLAlchemy's name
+    __table_args__ = {"postgresql_with": {"fillfactor": 90}}  # SQLAlchemy's name
 
     # identity: inserted by the server
     id: UUID = Field(sa_column=_column(sa.Uuid(), Part.IDENTITY, primary_key=True))
@@ -90,6 +90,7 @@ class TenancyRow(Row, table=True):
     # the vendor's side: written by the worker
     idempotency_key: str | None = Field(sa_column=_column(sa.Text()))
     external_name: str | None = Field(sa_column=_column(sa.Text()))
+    """Null: the key is the name too."""
     external_id: str | None = Field(sa_column=_column(sa.Text()))
     details: dict[str, Json] | None = Field(sa_column=_column(JsonObject))
     operation_id: str | None = Field(sa_column=_column(sa.Text()))

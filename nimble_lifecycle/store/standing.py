@@ -18,7 +18,7 @@ from nimble_lifecycle.protocol import Phase, Why
 from nimble_lifecycle.store.models import FLEET, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
-from nimble_lifecycle.store.views import release_asked, shown_reason
+from nimble_lifecycle.store.views import external_name_of, release_asked, shown_reason
 
 Fields: TypeAlias = Mapping[str, object]
 """A row, with what `conditioned` adds to it."""
@@ -220,7 +220,7 @@ def _window(row: Fields) -> str:
     why = f"; its last error: {row['last_error']}" if row["last_error"] else ""
     return (
         f"a create begun at {_at(first)} or later may have been applied, until {_at(ends)}:"
-        f" look at the vendor for {row['external_name']}{why}"
+        f" look at the vendor for {external_name_of(row)}{why}"
     )
 
 

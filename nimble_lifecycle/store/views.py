@@ -58,6 +58,11 @@ def shown_reason(row: Fields) -> str | None:
     return cast("str | None", row["reason"])
 
 
+def external_name_of(row: Fields) -> str | None:
+    """Give the name of the resource: the key, where no other is stored."""
+    return cast("str | None", row["external_name"] or row["idempotency_key"])
+
+
 def tenancy_of(row: "Mapping[str, Any] | sa.RowMapping") -> Tenancy:
     """Make the public snapshot of a row."""
     fields = cast("Fields", row)
@@ -72,7 +77,7 @@ def tenancy_of(row: "Mapping[str, Any] | sa.RowMapping") -> Tenancy:
         message=row["message"],
         params=_object(row["params"]),
         external_id=row["external_id"],
-        external_name=row["external_name"],
+        external_name=external_name_of(fields),
         idempotency_key=row["idempotency_key"],
         operation_id=row["operation_id"],
         details=_object(row["details"]),

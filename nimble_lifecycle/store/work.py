@@ -50,7 +50,7 @@ from nimble_lifecycle.store.surpluses import (
 )
 from nimble_lifecycle.store.types import Expression, later, storable
 from nimble_lifecycle.store.verdicts import Verdict, asked
-from nimble_lifecycle.store.views import Fields, shown_phase
+from nimble_lifecycle.store.views import Fields, external_name_of, shown_phase
 
 KEPT_CALLS = 100_000
 """Rows of the call log that are kept."""
@@ -322,7 +322,8 @@ def _shown_row(row: sa.RowMapping) -> dict[str, object]:
     fields = cast("Fields", row)
     standing = standing_of(fields)
     shown = {column.name: _plain(fields[column.name]) for column in t.c}
-    return {**shown, "phase": shown_phase(fields).value, **asdict(standing)}
+    named = {"phase": shown_phase(fields).value, "external_name": external_name_of(fields)}
+    return {**shown, **named, **asdict(standing)}
 
 
 def _plain(value: object) -> object:

@@ -32,11 +32,11 @@ READY = """
 INSERT INTO nimble_tenancy (id, tenant_id, workspace_id, kind, incarnation, first_seen_at, desired,
                             params, params_hash, generation, generation_at, last_seen_at, phase,
                             claimed_generation, observed_generation, attempted_params_hash,
-                            idempotency_key, external_name, external_id, create_started_at,
+                            idempotency_key, external_id, create_started_at,
                             create_attempted_at, create_ends_at, created_at, last_observed_at,
                             lease_token, creates)
 SELECT id, '', 'workspace_' || n, 'acme', 1, seen, 'wanted', '{}', '', 1, seen, seen, 'ready',
-       1, 1, '', 'aaaaaaaaaa-' || key, 'aaaaaaaaaa-' || key, 'external_' || n, seen,
+       1, 1, '', 'aaaaaaaaaa-' || key, 'external_' || n, seen,
        seen, seen, seen, seen, 1, 0
 FROM (SELECT gen_random_uuid() AS id, n, now() - interval '2 days' AS seen,
              substr(md5(n::text), 1, 26) AS key FROM generate_series(%s::int, %s::int) n) made

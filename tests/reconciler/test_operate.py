@@ -104,7 +104,7 @@ def test_an_unknown_create_is_settled_by_what_the_operator_found(
     converge(f, clock)
     row = f.row()
     assert (row["phase"], row["reason"]) == ("stalled", "CreateOutcomeUnknown")
-    found = f.world.of(row["external_name"])
+    found = f.world.of(row["idempotency_key"])
     if found:
         operator.adopt(row["id"], found[0].external_id, ME)
     else:
@@ -129,7 +129,7 @@ def test_an_unknown_create_that_is_to_be_released_is_settled_by_what_the_operato
     converge(f, clock)
     assert f.phases() == {"stalled": 2}, "either may have one"
     for row in f.rows():
-        found = f.world.of(row["external_name"])
+        found = f.world.of(row["idempotency_key"])
         if found:
             operator.adopt(row["id"], found[0].external_id, ME)
         else:

@@ -38,7 +38,9 @@ def test_a_new_row_is_claimed_for_a_create_with_its_write_ahead(rig) -> None:
     assert claim.step is Step.CREATE
     assert (claim.token, claim.generation, claim.creates, claim.reclaims) == (1, 1, 1, 0)
     assert row["phase"] == "provisioning"
-    assert row["idempotency_key"] == row["external_name"] == claim.tenancy.idempotency_key
+    key = row["idempotency_key"]
+    assert claim.tenancy.idempotency_key == claim.tenancy.external_name == key
+    assert row["external_name"] is None  # it is the key, which is stored once
     owner, _, number = claim.tenancy.idempotency_key.partition("-")
     assert (len(owner), len(number)) == (10, 26)
     assert row["create_started_at"] == row["create_attempted_at"] == rig.clock.instant
