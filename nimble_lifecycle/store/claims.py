@@ -17,6 +17,7 @@ from nimble_lifecycle.protocol import Phase, Tenancy, Why
 from nimble_lifecycle.store.models import deployment, look_at, look_order, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.prepared import Row
 from nimble_lifecycle.store.room import (
     BURST,
     Moment,
@@ -169,7 +170,7 @@ def claim_values(
     return values if only is None else {**values, "its_id": only}
 
 
-def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.Executable:
+def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.UpdateBase:
     """Build the claim; it returns every row it took, those without a call with no lease owner.
 
     With `only` it is about one row, whoever left it behind; else about all but suspects. `gated`
@@ -185,7 +186,7 @@ def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.Executable:
     ends_in = elapsed(now, sa.func.coalesce(t.c.create_ends_at, now))
     overdue = t.c.operation_deadline_at <= now
     remembered = is_remembered(now)
-    statement: sa.Executable = (
+    return (
         sa.update(t)
         .where(t.c.id == granted.c.id, by_key, sa.or_(sa.not_(granted.c.counted), passed))
         .values(**_intent(granted.c), **_status(granted.c), **_work(granted.c))
@@ -202,10 +203,9 @@ def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.Executable:
             remembered.label("remembered"),
         )
     )
-    return statement
 
 
-def claim_of(row: sa.RowMapping) -> Claim:
+def claim_of(row: Row) -> Claim:
     """Read a claim from the row as the claim statement left it."""
     return Claim(
         tenancy=tenancy_of(row),
@@ -223,7 +223,7 @@ def claim_of(row: sa.RowMapping) -> Claim:
     )
 
 
-def _step_of(row: sa.RowMapping) -> Step:
+def _step_of(row: Row) -> Step:
     # SQLite returns columns of the row only, so the verdict itself does not come back.
     if row["operation_id"] is not None:
         return Step.POLL
@@ -233,7 +233,7 @@ def _step_of(row: sa.RowMapping) -> Step:
     return steps.get(Phase(row["phase"]), Step.UPDATE)
 
 
-def spend_statement(clock: Clock) -> sa.Executable:
+def spend_statement(clock: Clock) -> sa.Update:
     """Build what follows a claim where it is no part of it: `its_calls` are taken of the rate."""
     calls = sa.bindparam("its_calls", type_=sa.Integer())
     spent = rate_spent(instant_of(clock), calls)

@@ -1,11 +1,11 @@
-"""The statements of host calls, run on the driver's own cursor under SQLAlchemy's pool.
+"""The statements that must be fast, run on the driver's own cursor under SQLAlchemy's pool.
 
 For the context of a cursor and the row it gives back, SQLAlchemy takes several times as long as
 such a statement itself. So it compiles them once and says how values are converted; the rest of a
 call is the driver's alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
@@ -20,6 +20,9 @@ Row: TypeAlias = Mapping[str, Any]
 Statement: TypeAlias = "sa.SelectBase | sa.UpdateBase"
 
 _Convert: TypeAlias = Callable[[Any], object]
+
+_DOUBLE = 701
+"""What psycopg calls double precision, the one type of ours that SQLAlchemy asks it for."""
 
 
 class Prepared:
@@ -58,6 +61,10 @@ class Prepared:
 
         Raises SQLAlchemy's errors, and drops a connection that was lost, as SQLAlchemy does.
         """
+        return next(iter(self.rows(at, values)), None)
+
+    def rows(self, at: sa.Connection, values: Mapping[str, object]) -> Sequence[Row]:
+        """Run it as `row` does, and give all its rows."""
         bound = {name: convert(values[name]) for name, convert in self._given} | self._fixed
         for name, convert, ask in self._asked:
             bound[name] = convert(ask.effective_value)
@@ -65,13 +72,14 @@ class Prepared:
         try:
             ordered = bound if self._order is None else [bound[name] for name in self._order]
             cursor.execute(self._text, cast("Any", ordered))
-            found = cursor.fetchone() if self._names else None
+            found = cursor.fetchall() if self._names else ()
         except self._dialect.loaded_dbapi.Error as error:
             raise self._told(error, at, cursor) from error
         finally:
             cursor.close()
-        if found is None:
-            return None
+        return [self._row_of(each) for each in found]
+
+    def _row_of(self, found: Sequence[Any]) -> Row:
         row: dict[str, Any] = dict(zip(self._names, found, strict=True))
         for name, convert in self._from_driver:
             if row[name] is not None:
@@ -103,7 +111,7 @@ def _to_driver(kind: ColumnType, dialect: sa.Dialect) -> _Convert:
 
 
 def _from_driver(kind: ColumnType, dialect: sa.Dialect) -> _Convert | None:
-    return kind.dialect_impl(dialect).result_processor(dialect, None)
+    return kind.dialect_impl(dialect).result_processor(dialect, _DOUBLE)
 
 
 def _unchanged(value: object) -> object:

@@ -24,8 +24,10 @@ from nimble_lifecycle.store.types import (
     ColumnType,
     Expression,
     JsonObject,
+    is_any,
     later,
     storable,
+    word,
 )
 from nimble_lifecycle.store.verdicts import asked, is_open, new_params
 
@@ -119,7 +121,7 @@ def settled_values(settled: Mapping[UUID, tuple[int, str | None]]) -> dict[str, 
     return {"its_settled": json.dumps({row.hex: fields for row, fields in settled.items()})}
 
 
-def settle_at_once(clock: Clock) -> sa.Executable:
+def settle_at_once(clock: Clock) -> "sa.Select[Any]":
     """Build settlement, journal and rescue as one statement (PostgreSQL)."""
     now = instant_of(clock)
     item = _batch_postgresql()
@@ -152,7 +154,7 @@ def _among(ids: "sa.Select[Any]") -> sa.ColumnElement[bool]:
     return t.c.id == sa.any_(sa.func.array(ids.scalar_subquery()))
 
 
-def settle_one_by_one(clock: Clock) -> tuple[sa.Executable, sa.Executable, sa.Executable]:
+def settle_one_by_one(clock: Clock) -> tuple[sa.UpdateBase, sa.Update, sa.Insert]:
     """Build settlement, rescue and journal as statements of one transaction (SQLite)."""
     now = instant_of(clock)
     item = _batch_sqlite()
@@ -216,7 +218,7 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
     SQLAlchemy types an UPDATE with RETURNING by a class of its own for which a CTE is untyped.
     """
     i = item.c
-    ready = i.phase == Phase.READY.value
+    ready = i.phase == word(Phase.READY)
     # The params changed while the outcome of the attempt was open: they are still to be applied.
     unapplied = sa.and_(t.c.generation == i.generation, new_params)
     # A late worker gave the row a resource meanwhile: what this step made, and says, is a surplus.
@@ -250,7 +252,7 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
             ),
             # An update that failed shows nothing: it may have met that the resource is gone.
             last_observed_at=sa.case((sa.and_(ready, i.finished), now), else_=t.c.last_observed_at),
-            released_at=sa.case((i.phase == Phase.RELEASED.value, now), else_=t.c.released_at),
+            released_at=sa.case((i.phase == word(Phase.RELEASED), now), else_=t.c.released_at),
             due_at=later(now, i.delay),
             # As if its generation had not been seen: it is looked at once, and due it is not.
             claimed_generation=sa.case((_left(i, unapplied), 0), else_=t.c.claimed_generation),
@@ -259,7 +261,7 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
             reclaims=sa.case((_found_nothing(i), t.c.reclaims), else_=0),
             # Kept until all is well: a look-up that says nothing must not hide why it was made.
             last_error=sa.case(
-                (sa.or_(ready, i.phase == Phase.RELEASED.value), i.error),
+                (sa.or_(ready, i.phase == word(Phase.RELEASED)), i.error),
                 else_=sa.func.coalesce(i.error, t.c.last_error),
             ),
             lease_owner=sa.null(),
@@ -268,24 +270,25 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
     )
 
 
+_TO_DO = (Phase.PENDING, Phase.PROVISIONING, Phase.UNRESOLVED)
+
+
 def _noted_operation(i: Columns) -> sa.ColumnElement[bool]:
     """Whether a late worker noted an operation meanwhile, and this step did not settle the create.
 
     A claim forgets the operation of the row unless it is for a poll of it.
     """
-    to_do = (Phase.PENDING.value, Phase.PROVISIONING.value, Phase.UNRESOLVED.value)
     return sa.and_(
         t.c.operation_id.is_not(None),
-        i.action != "poll",
+        i.action != word("poll"),
         i.operation_id.is_(None),
-        i.phase.in_(to_do),
+        is_any(i.phase, _TO_DO),
     )
 
 
 def _found_nothing(i: Columns) -> sa.ColumnElement[bool]:
     """Whether the step was a look-up after which all is still to be done."""
-    to_do = (Phase.PENDING.value, Phase.PROVISIONING.value, Phase.UNRESOLVED.value)
-    return sa.and_(i.action == "find", i.operation_id.is_(None), i.phase.in_(to_do))
+    return sa.and_(i.action == word("find"), i.operation_id.is_(None), is_any(i.phase, _TO_DO))
 
 
 def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -297,9 +300,9 @@ def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[boo
     noted = sa.and_(
         t.c.external_id.is_not(None),
         t.c.created_at.is_(None),
-        i.phase == Phase.STALLED.value,
+        i.phase == word(Phase.STALLED),
     )
-    at_rest = i.phase.in_([Phase.READY.value, Phase.STALLED.value])
+    at_rest = is_any(i.phase, (Phase.READY, Phase.STALLED))
     return sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
 
 
@@ -358,7 +361,7 @@ def _rescue(now: Moment, item: sa.FromClause) -> sa.Update:
     i = item.c
     made = sa.and_(i.external_id.is_not(None), t.c.external_id.is_(None))
     began = sa.and_(
-        i.action == "create",
+        i.action == word("create"),
         i.operation_id.is_not(None),
         is_open,
         t.c.external_id.is_(None),
@@ -366,7 +369,7 @@ def _rescue(now: Moment, item: sa.FromClause) -> sa.Update:
         sa.not_(_known(i)),  # else it may be an operation that is over
     )
     overwrote = sa.and_(
-        i.action == "update", t.c.external_id.is_not(None), t.c.release_started_at.is_(None)
+        i.action == word("update"), t.c.external_id.is_not(None), t.c.release_started_at.is_(None)
     )
     return (
         sa.update(t)

@@ -32,6 +32,7 @@ from nimble_lifecycle.store.fleet import FleetStore
 from nimble_lifecycle.store.models import FLEET, call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.prepared import Prepared, Row, Statement
 from nimble_lifecycle.store.setback import rows_set_back, vendor_set_back
 from nimble_lifecycle.store.settlements import (
     Settlement,
@@ -110,16 +111,16 @@ class WorkStore(FleetStore):
         taken = self.writing(self._limit(), take)
         return next((claim_of(each) for each in taken if each["lease_owner"] is not None), None)
 
-    def _take(self, rules: Rules, limit: int, at: sa.Connection) -> Sequence[sa.RowMapping]:
+    def _take(self, rules: Rules, limit: int, at: sa.Connection) -> Sequence[Row]:
         return self._take_by(self._claim, claim_values(rules, limit), at)
 
     def _take_by(
-        self, statement: sa.Executable, bound: dict[str, object], at: sa.Connection
-    ) -> Sequence[sa.RowMapping]:
-        rows = at.execute(statement, bound).mappings().all()
+        self, statement: Prepared, bound: dict[str, object], at: sa.Connection
+    ) -> Sequence[Row]:
+        rows = statement.rows(at, bound)
         calls = sum(row["lease_owner"] is not None for row in rows)
         if self.is_sqlite and calls and bound["its_rate"] is not None:
-            at.execute(self._spend, {**bound, "its_calls": calls}).close()
+            self._spend.row(at, {**bound, "its_calls": calls})
         return rows
 
     def settle(self, batch: Sequence[Settlement], *, actor: str) -> set[UUID]:
@@ -140,12 +141,13 @@ class WorkStore(FleetStore):
 
     def _settle_on(self, at: sa.Connection, bound: dict[str, object]) -> set[UUID]:
         if not self.is_sqlite:
-            return set(at.execute(self._settle_at_once, bound).scalars())
+            return {row["id"] for row in self._settle_at_once.rows(at, bound)}
         settle, rescue, write_journal = self._settle_one_by_one
-        settled = {row.id: (row.lease_token, row.external_id) for row in at.execute(settle, bound)}
+        rows = settle.rows(at, bound)
+        settled = {row["id"]: (row["lease_token"], row["external_id"]) for row in rows}
         fenced = {**bound, **settled_values(settled)}
-        at.execute(rescue, fenced).close()
-        at.execute(write_journal, fenced).close()
+        rescue.row(at, fenced)
+        write_journal.row(at, fenced)
         return set(settled)
 
     def mend(self, kind: str, *, keeps: bool) -> int:
@@ -249,25 +251,29 @@ class WorkStore(FleetStore):
 
     # -- statements, built once -------------------------------------------------------------------
 
-    @cached_property
-    def _claim(self) -> sa.Executable:
-        return claim_statement(self.clock, only=False, gated=not self.is_sqlite)
+    def _prepared(self, statement: Statement) -> Prepared:
+        return Prepared(statement, self.engine.dialect)
 
     @cached_property
-    def _claim_only(self) -> sa.Executable:
-        return claim_statement(self.clock, only=True, gated=not self.is_sqlite)
+    def _claim(self) -> Prepared:
+        return self._prepared(claim_statement(self.clock, only=False, gated=not self.is_sqlite))
 
     @cached_property
-    def _spend(self) -> sa.Executable:
-        return spend_statement(self.clock)
+    def _claim_only(self) -> Prepared:
+        return self._prepared(claim_statement(self.clock, only=True, gated=not self.is_sqlite))
 
     @cached_property
-    def _settle_at_once(self) -> sa.Executable:
-        return settle_at_once(self.clock)
+    def _spend(self) -> Prepared:
+        return self._prepared(spend_statement(self.clock))
 
     @cached_property
-    def _settle_one_by_one(self) -> tuple[sa.Executable, sa.Executable, sa.Executable]:
-        return settle_one_by_one(self.clock)
+    def _settle_at_once(self) -> Prepared:
+        return self._prepared(settle_at_once(self.clock))
+
+    @cached_property
+    def _settle_one_by_one(self) -> tuple[Prepared, Prepared, Prepared]:
+        settle, write_journal, rescue = settle_one_by_one(self.clock)
+        return self._prepared(settle), self._prepared(write_journal), self._prepared(rescue)
 
     @cached_property
     def _busy(self) -> sa.Executable:
