@@ -70,9 +70,7 @@ def write(
     found.write()
     if as_json:
         return _report([], found, as_json=True)
-    names = ", ".join(f"{event.block_key} {name}" for event, name in found.names.items())
-    state = "written" if found.edits else "already in line"
-    _say(f"{manifest}: {state} ({names or f'{target} marks no tool as a lifecycle handler'})")
+    _say_state("written" if found.edits else "already in line", target, found)
     return DONE
 
 
@@ -105,7 +103,10 @@ def check(
     raised = f" --host-version {shlex.quote(host_version)}" if host_version else ""
     repair = f"nimble-manifest write {shlex.quote(target)} --manifest {shlex.quote(str(manifest))}"
     stale = [Finding(f"{edit.why}; run {repair}{raised}", manifest) for edit in found.edits]
-    return _report([*found.refusals, *stale], found, as_json=as_json, github=github)
+    findings = [*found.refusals, *stale]
+    if not findings:
+        _say_state("in line", target, found)
+    return _report(findings, found, as_json=as_json, github=github)
 
 
 def print_block(target: str, /) -> int:
@@ -124,6 +125,13 @@ def print_block(target: str, /) -> int:
     lifecycle = {event.block_key: name for event, name in handlers.names.items()}
     _print_json({"host_version": HOST_VERSION, "lifecycle": lifecycle})
     return DONE
+
+
+def _say_state(state: str, target: str, found: Comparison) -> None:
+    """Say what became of the file, and which handlers it names: a server may have none."""
+    names = ", ".join(f"{event.block_key} {name}" for event, name in found.names.items())
+    none = f"{target} marks no tool as a lifecycle handler: hosts will call nothing"
+    _say(f"{found.manifest}: {state} ({names or none})")
 
 
 def _report(

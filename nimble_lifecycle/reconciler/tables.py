@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypeAlias
 
@@ -18,8 +18,10 @@ from nimble_lifecycle.store.standing import Notice
 ShownRow: TypeAlias = Mapping[str, object]
 """A row as `WorkStore.status` gives it."""
 
-WIDE = 200
-"""Columns of a table that goes to a file or another program."""
+Cells: TypeAlias = tuple[object, ...]
+
+WIDE = 10_000
+"""Columns of a table that goes to a file or another program: a row is a line there."""
 
 
 def print_json(shown: object) -> None:
@@ -39,14 +41,16 @@ def print_summary(rows: Sequence[ShownRow], *, as_json: bool) -> None:
 
 def print_table(rows: Sequence[ShownRow], location: str) -> None:
     """Print one line or more for each row."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    console = _console()
     console.print(Text(safe(location)), soft_wrap=True)
-    table = Table(box=None)
-    for column in ("workspace", "kind", "phase", "reason", "external id", "due", "why"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(safe(value)) for value in _cells(row)))
-    console.print(table)
+    columns = ("workspace", "kind", "phase", "reason", "external id", "due", "why")
+    console.print(_table(columns, map(_cells, rows)))
+
+
+def print_entries(entries: Sequence[ShownRow]) -> None:
+    """Print one line or more for each entry of the journal."""
+    columns = ("at", "workspace", "kind", "action", "outcome", "by", "took", "external id", "note")
+    _console().print(_table(columns, map(_entry_cells, entries)))
 
 
 def print_needed(notices: Sequence[Notice], rows: Sequence[ShownRow]) -> None:
@@ -77,22 +81,46 @@ def needs_person(row: ShownRow) -> bool:
 
 def print_findings(report: Report, location: str) -> None:
     """Print one line or more for each finding, and what came of the lists."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    console = _console()
     what = "would be done" if report.dry_run else "was done"
     title = f"{location}, {report.kind!r}: {len(report.findings)} findings, and what {what}"
     console.print(Text(safe(title)), soft_wrap=True)
-    table = Table(box=None)
-    for column in ("finding", "outcome", "seen", "workspace", "external id", "since", "why"):
-        table.add_column(column, overflow="fold")
-    for each in report.findings:
-        table.add_row(*(Text(safe(value)) for value in _finding_cells(each)))
+    columns = ("finding", "outcome", "seen", "workspace", "external id", "since", "why")
     if report.findings:
-        console.print(table)
+        console.print(_table(columns, map(_finding_cells, report.findings)))
     for line in _lists(report):
         console.print(Text(safe(line)), soft_wrap=True)
 
 
-def _finding_cells(each: Finding) -> tuple[object, ...]:
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Cells]) -> Table:
+    table = Table(box=None)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(safe(value)) for value in row))
+    return table
+
+
+def _entry_cells(entry: ShownRow) -> Cells:
+    seconds = entry["seconds"]
+    return (
+        entry["at"],
+        None if entry["workspace_id"] is None else _name(entry),
+        entry["kind"],
+        entry["action"],
+        entry["outcome"],
+        entry["actor"],
+        f"{seconds:.2f} s" if isinstance(seconds, float) else None,
+        entry["external_id"],
+        entry["note"],
+    )
+
+
+def _finding_cells(each: Finding) -> Cells:
     tenant = f"{each.tenant_id}/" if each.tenant_id else ""
     workspace = "" if each.workspace_id is None else f"{tenant}{each.workspace_id}"
     return (
@@ -119,7 +147,7 @@ def _lists(report: Report) -> Iterator[str]:
         yield f"installations: {report.installations.items} workspaces"
 
 
-def _cells(row: ShownRow) -> tuple[object, ...]:
+def _cells(row: ShownRow) -> Cells:
     waits_for_grace = row["phase"] == Phase.RELEASE_PENDING
     return (
         _name(row),

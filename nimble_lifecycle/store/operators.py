@@ -21,6 +21,7 @@ from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import instant_of
 from nimble_lifecycle.store.types import Expression, storable
 from nimble_lifecycle.store.verbs import ABOUT, Verb
+from nimble_lifecycle.store.views import plain
 from nimble_lifecycle.store.wakeups import notify
 from nimble_lifecycle.store.work import WorkStore
 
@@ -63,6 +64,27 @@ class OperatorStore(WorkStore):
             more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
             raise VerbRefused(f"{name!r} means several rows, name one by its id: {several}{more}")
         return cast("UUID", found[0]["id"])
+
+    def entries(
+        self, row: UUID | None = None, *, kind: str | None = None, limit: int
+    ) -> list[dict[str, object]]:
+        """Read the last entries of the journal, the latest last: of a row's workspace, or of all.
+
+        Each has its columns as keys, and those that name its tenancy.
+        """
+        named = (t.c.tenant_id, t.c.workspace_id, t.c.incarnation)
+        last = sa.select(*journal.c, *named).outerjoin_from(
+            journal, t, journal.c.tenancy_id == t.c.id
+        )
+        if row is not None:
+            its = sa.select(*_WORKSPACE).where(t.c.id == row)
+            lives = sa.select(t.c.id).where(sa.tuple_(*_WORKSPACE).in_(its))
+            last = last.where(journal.c.tenancy_id.in_(lives))
+        if kind is not None:
+            last = last.where(journal.c.kind == storable(kind))
+        last = last.order_by(journal.c.id.desc()).limit(limit)
+        found = self.reading(self._limit(), lambda at: at.execute(last).mappings().all())
+        return [{name: plain(value) for name, value in each.items()} for each in reversed(found)]
 
     def retry(self, row: UUID, by: By, *, assume_not_created: bool = False) -> None:
         """Try again at once what is stalled or backing off, its counts forgotten.

@@ -171,9 +171,15 @@ class SweepStore(SightingStore):
             else sa.select(sa.func.pg_relation_size(t.name, type_=sa.BigInteger()) // _BLOCK)
         )
         end = self._read(lambda at: at.execute(length).scalar_one()) or 0
+        if self._reads_all_for_a_part():
+            return [Stretch(0, None)]
         each = _STRETCH[self._store.engine.dialect.name]
         starts = range(0, end + 1, each)
         return [Stretch(start, start + each) for start in starts[:-1]] + [Stretch(starts[-1], None)]
+
+    def _reads_all_for_a_part(self) -> bool:
+        dialect = self._store.engine.dialect
+        return not self._store.is_sqlite and (dialect.server_version_info or ()) < (14,)
 
     def silent(self, kind: str, since: datetime, stretch: Stretch) -> list[Member]:
         """Read the live rows there that are wanted and were not heard from after that instant."""

@@ -88,3 +88,10 @@ def tenancy_of(row: "Mapping[str, Any] | sa.RowMapping") -> Tenancy:
 
 def _object(value: object) -> dict[str, Json]:
     return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+
+
+def plain(value: object) -> object:
+    """Give a column's value as JSON has it."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, UUID) else value

@@ -51,7 +51,7 @@ from nimble_lifecycle.store.surpluses import (
 )
 from nimble_lifecycle.store.types import Expression, later, storable
 from nimble_lifecycle.store.verdicts import Verdict, asked
-from nimble_lifecycle.store.views import Fields, external_name_of, shown_phase
+from nimble_lifecycle.store.views import Fields, external_name_of, plain, shown_phase
 
 KEPT_CALLS = 100_000
 """Rows of the call log that are kept."""
@@ -327,12 +327,6 @@ def _unsettled(since: Expression) -> sa.ColumnElement[bool]:
 def _shown_row(row: sa.RowMapping) -> dict[str, object]:
     fields = cast("Fields", row)
     standing = standing_of(fields)
-    shown = {column.name: _plain(fields[column.name]) for column in t.c}
+    shown = {column.name: plain(fields[column.name]) for column in t.c}
     named = {"phase": shown_phase(fields).value, "external_name": external_name_of(fields)}
     return {**shown, **named, **asdict(standing)}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return str(value) if isinstance(value, UUID) else value

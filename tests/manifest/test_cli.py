@@ -168,6 +168,10 @@ def test_a_server_without_handlers_leaves_a_manifest_without_block_alone(capsys)
     assert run("write", "server.py:plain") == 0
     assert Path("manifest.json").read_bytes() == before
     assert "marks no tool as a lifecycle handler" in capsys.readouterr().err
+    assert run("check", "server.py:plain") == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "in line (server.py:plain marks no tool as a lifecycle handler" in shown.err
 
 
 def test_the_handlers_of_a_lifecycle_are_found_and_no_database_is_made(project, monkeypatch):

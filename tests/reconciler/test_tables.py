@@ -2,7 +2,7 @@
 
 import pytest
 
-from nimble_lifecycle.reconciler.tables import needs_person, print_needed
+from nimble_lifecycle.reconciler.tables import needs_person, print_needed, print_table
 from nimble_lifecycle.store.standing import Notice
 
 ROW = {
@@ -39,3 +39,16 @@ def test_where_nothing_needs_a_person_nothing_is_printed(
 ) -> None:
     print_needed([], [{**ROW, "settle": None}])
     assert capsys.readouterr().out == ""
+
+
+def test_a_row_is_one_line_where_it_goes_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {
+        **ROW,
+        "kind": "acme",
+        "phase": "stalled",
+        "external_id": None,
+        "due_at": None,
+        "message": "the vendor said no " * 100,
+    }
+    print_table([shown, shown], "a database")
+    assert len(capsys.readouterr().out.splitlines()) == 4

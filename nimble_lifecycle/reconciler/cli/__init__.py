@@ -27,11 +27,11 @@ from nimble_lifecycle.reconciler.cli.operate import (
     undo,
 )
 from nimble_lifecycle.reconciler.cli.run import run
-from nimble_lifecycle.reconciler.cli.status import status
+from nimble_lifecycle.reconciler.cli.status import journal, status
 from nimble_lifecycle.reconciler.cli.sweep import sweep
 from nimble_lifecycle.reconciler.redact import described, redacted
 
-for _command in (run, status, sweep, migrate, grants, claim_database, rekey):
+for _command in (run, status, journal, sweep, migrate, grants, claim_database, rekey):
     app.command(_command)
 for _verb in (retry, release, undo, adopt, abandon, pause, resume, approve):
     app.command(_verb, group="What an operator does")

@@ -1,4 +1,9 @@
-"""The command that lists rows."""
+"""The commands that only look: at rows, and at the journal."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from nimble_lifecycle.errors import ForeignDatabase
 from nimble_lifecycle.reconciler.cli.app import (
@@ -14,6 +19,7 @@ from nimble_lifecycle.reconciler.cli.app import (
 from nimble_lifecycle.reconciler.redact import redacted
 from nimble_lifecycle.reconciler.tables import (
     needs_person,
+    print_entries,
     print_json,
     print_needed,
     print_summary,
@@ -62,6 +68,42 @@ def status(
         print_needed(notices, rows)
     needed = exit_code and (notices or any(map(needs_person, rows)))
     return NEEDS_PERSON if needed else DONE
+
+
+def journal(
+    row: str | None = None,
+    *,
+    database_url: Database = None,
+    tenant: str | None = None,
+    kind: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1))] = 50,
+    as_json: AsJson = False,
+) -> int:
+    """List what workers and operators did and what the vendor answered, the latest last.
+
+    Parameters
+    ----------
+    row
+        Only of this workspace, in all its lives: a row's id, or workspace, or tenant/workspace.
+    database_url
+        The database both halves share.
+    tenant
+        The row's tenant id; then ROW is the workspace id alone.
+    kind
+        Only this kind.
+    limit
+        At most so many entries, the latest.
+    as_json
+        One JSON array on stdout.
+    """
+    with opened(database_url) as store:
+        found = None if row is None else store.find(row, tenant=tenant, kind=kind)
+        entries = store.entries(found, kind=kind, limit=limit)
+    if as_json:
+        print_json(entries)
+    else:
+        print_entries(entries)
+    return DONE
 
 
 def _say_whose(deployment: Deployment) -> None:
