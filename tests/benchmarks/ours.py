@@ -10,6 +10,7 @@ from datetime import timedelta
 import psycopg
 
 from nimble_lifecycle.reconciler import Provisioned, Released, Tenancy, Vendor
+from nimble_lifecycle.reconciler.cli.run import DATABASE_THREADS, collecting_rarely
 from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.worker import Worker
 from nimble_lifecycle.store import Threads, WorkStore
@@ -17,8 +18,6 @@ from nimble_lifecycle.store.deployment import Deployment
 from nimble_lifecycle.store.wakeups import Listener
 from tests.benchmarks.counting import Counting
 
-DATABASE_THREADS = 4
-"""As `nimble-reconcile run` has."""
 SETTLED_IN = 1.0
 """Seconds after which a worker listens and is idle."""
 
@@ -115,7 +114,8 @@ async def _worker(
     limits = Limits(concurrency=concurrency)
     worker = Worker(Acme(counting), store, limits, database=database, threads=threads)
     try:
-        yield worker, store
+        with collecting_rarely():
+            yield worker, store
     finally:
         database.close()
         threads.close()

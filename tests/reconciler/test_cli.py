@@ -1,5 +1,6 @@
 """`nimble-reconcile` as a process: what it prints, how it exits, how it takes signals."""
 
+import gc
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.cli import main
 from nimble_lifecycle.reconciler.cli.app import settings_of
+from nimble_lifecycle.reconciler.cli.run import collecting_rarely
 from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT, Limits, policy_of, rules_of
 from nimble_lifecycle.reconciler.settled import Row
 from nimble_lifecycle.reconciler.vendor import Vendor
@@ -629,3 +631,10 @@ def test_arguments_beat_the_environment_and_that_the_defaults(
         3,
         "sqlite:////argument.db",
     )
+
+
+def test_circular_garbage_is_looked_for_less_often_only_while_a_worker_runs() -> None:
+    before = gc.get_threshold()
+    with collecting_rarely():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
