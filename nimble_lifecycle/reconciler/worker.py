@@ -158,15 +158,30 @@ class Worker:
             except StoreError:  # told by the settler; it is tried again
                 more = False
             if not more:
-                await _first(self._wake.wait(), self._clock.sleep(self._turn_time))
+                await self._woken(within=self._turn_time)
+
+    async def _woken(self, within: float) -> None:
+        """Wait for a wake-up, or for so many seconds."""
+
+        def up(timer: "asyncio.Task[None]") -> None:
+            if not timer.cancelled():
+                self._wake.set()
+
+        timer = asyncio.create_task(self._clock.sleep(within))
+        timer.add_done_callback(up)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
     async def _turn(self) -> bool:
-        """See to what cannot wait, then claim; give whether to look again at once."""
+        """Claim, which a wake-up waits for, then see to all else; say if to look again at once."""
+        more = await self._claim()
         now = self._clock.monotonic()
         if now >= self._attend_at:
             self._attend_at = now + self._limits.poll
             await self._attend()
-        return await self._claim()
+        return more
 
     async def _attend(self) -> None:
         found = await self._fleet.attention()

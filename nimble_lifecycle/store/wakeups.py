@@ -13,12 +13,16 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.errors import NimbleError
 from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store.prepared import Prepared
+from nimble_lifecycle.store.types import word
 
 CHANNEL = "nimble_tenancy"
 """The PostgreSQL channel; notifications carry no payload."""
 
 COALESCE = 0.005
 """Seconds during which further wake-ups share the next notification."""
+
+_NOTIFY = sa.select(sa.func.pg_notify(word(CHANNEL), sa.literal_column("''")))
 
 _PATIENCE = 5.0
 _LAST_WORD = 1.0
@@ -55,20 +59,18 @@ class Notifier:
             self._thread.join(timeout=_LAST_WORD)
 
     def _send(self) -> None:
+        statement = Prepared(_NOTIFY, self._database.engine.dialect)
         while not self._closed.is_set():
             self._asked.wait()
             if self._closed.is_set():
                 return
             self._asked.clear()
             try:
-                self._notify()
+                until = self._database.clock.monotonic() + _PATIENCE
+                self._database.writing(until, lambda at: statement.row(at, {}))
             except NimbleError:
                 continue  # the worker polls
             self._closed.wait(COALESCE)
-
-    def _notify(self) -> None:
-        until = self._database.clock.monotonic() + _PATIENCE
-        self._database.writing(until, _notify)
 
 
 class Listener:
@@ -140,4 +142,4 @@ def notify(database: Database) -> None:
 
 
 def _notify(connection: sa.Connection) -> None:
-    connection.exec_driver_sql(f"NOTIFY {CHANNEL}").close()
+    connection.execute(_NOTIFY).close()
