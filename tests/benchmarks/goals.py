@@ -1,7 +1,7 @@
 """The figures and their goals: the one place that says what is promised.
 
-A goal is a bound on a ratio, both sides of which are measured in one run; `exact` ones are counts
-or sizes, which have no spread.
+Some have none, and are there to compare with. A goal is a bound on a ratio, both sides of which are
+measured in one run; counts and sizes have no spread.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,20 @@ class Goal:
 
     name: str
     what: str
-    bound: float
+    bound: float | None
     sense: Literal["<=", ">="] = "<="
     unit: str = "ratio"
     stretch: float | None = None
 
+    @property
+    def told(self) -> str:
+        """The bound as it is written; a dash where there is none."""
+        return "-" if self.bound is None else f"{self.sense} {self.bound:g}"
+
     def holds(self, value: float) -> bool:
-        """Whether a measured value keeps the bound."""
+        """Whether a measured value keeps the bound, if there is one."""
+        if self.bound is None:
+            return True
         return value <= self.bound if self.sense == "<=" else value >= self.bound
 
 
@@ -30,6 +37,10 @@ def _most(name: str, bound: float, what: str, *, stretch: float | None = None) -
 
 def _least(name: str, bound: float, what: str, *, stretch: float | None = None) -> Goal:
     return Goal(name, what, bound, ">=", stretch=stretch)
+
+
+def _compared(name: str, sense: Literal["<=", ">="], what: str) -> Goal:
+    return Goal(name, what, None, sense)
 
 
 def _count(name: str, bound: float, unit: str, what: str) -> Goal:
@@ -53,6 +64,7 @@ GOALS = (
     # -- the worker
     _least("reconcile_vs_procrastinate", 20, "rows/s ÷ procrastinate, concurrency 20", stretch=40),
     _least("reconcile_vs_pgqueuer", 1.2, "rows/s ÷ pgqueuer, batch 100", stretch=2.0),
+    _compared("reconcile_vs_dbos", ">=", "rows/s ÷ DBOS, workflows of one step"),
     _least("reconcile_vs_floor", 0.45, "rows/s ÷ a bare hand-written stream", stretch=0.70),
     _count("reconcile_cpu", 0.10, "ms/row", "CPU of the worker for a row"),
     _count("reconcile_commits", 0.05, "commits/row", "commits for a row at 100 slots"),
@@ -60,6 +72,7 @@ GOALS = (
     _least("two_workers", 1.8, "rows/s of two processes ÷ one, 20 ms vendor"),
     _most("wakeup_vs_procrastinate", 0.60, "commit to vendor call, p50 ÷ procrastinate's"),
     _most("wakeup_p99_vs_procrastinate", 1.0, "the same, p99"),
+    _compared("wakeup_vs_listen", "<=", "the same, p50 ÷ LISTEN, NOTIFY and a claim by hand"),
     _least("wakeup_cost", 0.90, "upserts/s at 8 callers, with wake-ups ÷ without"),
     _most("wakeup_sqlite", 1.0, "commit to vendor call, p50 ÷ the poll of data_version"),
     _count("wakeup_sqlite_cpu", 0.5, "% of a core", "CPU of an idle worker on SQLite"),

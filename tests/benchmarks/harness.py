@@ -41,7 +41,7 @@ class Result:
             "ratio": self.ratio,
             "low": self.low,
             "high": self.high,
-            "goal": f"{self.goal.sense} {self.goal.bound:g}",
+            "goal": self.goal.told,
             "stretch": self.goal.stretch,
             "holds": self.holds,
             "unit": self.goal.unit,
@@ -126,6 +126,8 @@ def line_of(result: Result) -> str:
     """Give a figure as a line of the table."""
     goal = result.goal
     mark = "holds" if result.holds else "MISSES"
+    if goal.bound is None:
+        mark = ""
     if goal.stretch is not None and Goal.holds(
         Goal(goal.name, goal.what, goal.stretch, goal.sense), result.ratio
     ):
@@ -133,7 +135,7 @@ def line_of(result: Result) -> str:
     unit = "" if goal.unit == "ratio" else f" {goal.unit}"
     spread = f"{result.low:.3g}-{result.high:.3g}"
     return (
-        f"{goal.name:28} {result.ratio:8.3g} {spread:>16}  {goal.sense} {goal.bound:<6g} {mark:8}"
+        f"{goal.name:28} {result.ratio:8.3g} {spread:>16}  {goal.told:9} {mark:8}"
         f" {goal.what}{unit and ',' + unit}"
     )
 

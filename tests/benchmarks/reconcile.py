@@ -18,7 +18,7 @@ import psycopg
 from tests.benchmarks import ours
 from tests.benchmarks.counting import Counting, exponential
 from tests.benchmarks.harness import Bench, Side, in_turns
-from tests.benchmarks.peers import floor, pgqueuer, procrastinate
+from tests.benchmarks.peers import dbos, floor, pgqueuer, procrastinate
 
 SLOTS = 100
 SLOW = 0.05
@@ -32,6 +32,7 @@ async def run(bench: Bench) -> None:
     if bench.asks_for(
         "reconcile_vs_procrastinate",
         "reconcile_vs_pgqueuer",
+        "reconcile_vs_dbos",
         "reconcile_vs_floor",
         "reconcile_cpu",
         "reconcile_commits",
@@ -49,14 +50,19 @@ async def _side_by_side(bench: Bench) -> None:
     cpu: list[float] = []
     commits: list[float] = []
     async with AsyncExitStack() as stack:
-        peers = {"procrastinate": procrastinate, "pgqueuer": pgqueuer, "floor": floor}
+        peers = {
+            "procrastinate": procrastinate,
+            "pgqueuer": pgqueuer,
+            "dbos": dbos,
+            "floor": floor,
+        }
         urls = {name: stack.enter_context(bench.databases.empty()) for name in peers}
         for name, peer in peers.items():
             await peer.install(urls[name])
         mine = stack.enter_context(bench.databases.migrated())
         few, many = bench.some(500, 150), bench.some(20_000, 5_000)
         sides: dict[str, Side] = {
-            name: _rate(peer, urls[name], few if name == "procrastinate" else many)
+            name: _rate(peer, urls[name], few if name in ("procrastinate", "dbos") else many)
             for name, peer in peers.items()
         }
         sides["ours"] = _our_rate(mine, many, cpu, commits)

@@ -32,6 +32,7 @@ PACKAGES = (
     "asyncpg",
     "procrastinate",
     "pgqueuer",
+    "dbos",
 )
 
 
@@ -84,7 +85,7 @@ def _table(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in figures:
         unit = "" if each["unit"] == "ratio" else f" {each['unit']}"
         spread = f"{each['low']:.3g} to {each['high']:.3g}"
-        holds = "yes" if each["holds"] else "**no**"
+        holds = "" if each["goal"] == "-" else "yes" if each["holds"] else "**no**"
         cells = (f"`{each['name']}`", f"{each['ratio']:.3g}{unit}", spread, each["goal"], holds)
         yield f"| {' | '.join(cells)} | {each['what']} |"
 
@@ -134,5 +135,5 @@ def _spread(result: Result) -> tuple[float, float, float]:
 
 
 def _share(result: Result, value: float) -> float:
-    value = max(value, 1e-9)
-    return value / result.goal.bound if result.goal.sense == "<=" else result.goal.bound / value
+    value, bound = max(value, 1e-9), result.goal.bound or 1.0
+    return value / bound if result.goal.sense == "<=" else bound / value

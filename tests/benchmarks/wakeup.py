@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from procrastinate import App
 
@@ -13,7 +13,7 @@ from nimble_lifecycle.store import IntentStore
 from tests.benchmarks import ours
 from tests.benchmarks.counting import Counting
 from tests.benchmarks.harness import Bench, Side, in_turns
-from tests.benchmarks.peers import procrastinate
+from tests.benchmarks.peers import floor, listen, procrastinate
 
 BETWEEN = 0.02
 """Seconds between two changes: each finds the worker idle."""
@@ -44,28 +44,36 @@ class Arrivals(Counting):
 
 async def run(bench: Bench) -> None:
     """Measure all figures of wake-ups."""
-    if bench.asks_for("wakeup_vs_procrastinate", "wakeup_p99_vs_procrastinate"):
-        await _beside_procrastinate(bench)
+    if bench.asks_for("wakeup_vs_procrastinate", "wakeup_p99_vs_procrastinate", "wakeup_vs_listen"):
+        await _side_by_side(bench)
     if bench.asks_for("wakeup_cost"):
         await _cost(bench)
     if bench.asks_for("wakeup_sqlite", "wakeup_sqlite_cpu"):
         await _sqlite(bench)
 
 
-async def _beside_procrastinate(bench: Bench) -> None:
+async def _side_by_side(bench: Bench) -> None:
     count = bench.some(100, 30)
-    took: dict[str, list[list[float]]] = {"ours": [], "procrastinate": []}
-    with bench.databases.migrated() as mine, bench.databases.empty() as theirs:
+    took: dict[str, list[list[float]]] = {"ours": [], "procrastinate": [], "listen": []}
+    async with AsyncExitStack() as stack:
+        mine = stack.enter_context(bench.databases.migrated())
+        theirs, plain = (stack.enter_context(bench.databases.empty()) for _ in range(2))
         await procrastinate.install(theirs)
-        async with _our_worker(mine) as (change, arrivals), _their_worker(theirs) as (defer, jobs):
-            sides = {
-                "ours": _latencies(change, arrivals, count, took["ours"]),
-                "procrastinate": _latencies(defer, jobs, count, took["procrastinate"]),
-            }
-            found = await in_turns(bench.rounds, sides)
+        await floor.install(plain)
+        workers = {
+            "ours": _our_worker(mine),
+            "procrastinate": _their_worker(theirs),
+            "listen": _listener(plain),
+        }
+        sides: dict[str, Side] = {}
+        for name, worker in workers.items():
+            change, arrivals = await stack.enter_async_context(worker)
+            sides[name] = _latencies(change, arrivals, count, took[name])
+        found = await in_turns(bench.rounds, sides)
     bench.ratio("wakeup_vs_procrastinate", found["ours"], found["procrastinate"])
     high = {name: [_p99(one) for one in rounds[1:]] for name, rounds in took.items()}
     bench.ratio("wakeup_p99_vs_procrastinate", high["ours"], high["procrastinate"])
+    bench.ratio("wakeup_vs_listen", found["ours"], found["listen"])
 
 
 def _p99(values: list[float]) -> float:
@@ -115,6 +123,13 @@ async def _their_worker(url: str) -> AsyncIterator[tuple[Change, Arrivals]]:
         yield lambda: app.tasks["provision"].defer_async(workspace_id="one"), arrivals
         working.cancel()
         await asyncio.wait({working})
+
+
+@asynccontextmanager
+async def _listener(url: str) -> AsyncIterator[tuple[Change, Arrivals]]:
+    arrivals = Arrivals()
+    async with listen.listening(url, arrivals) as change:
+        yield change, arrivals
 
 
 async def _listen(app: App) -> None:

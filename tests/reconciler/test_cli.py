@@ -202,6 +202,7 @@ def test_a_worker_with_all_slots_lost_exits_three(shell: Shell) -> None:
 LOOKING = [
     ("status",),
     ("status", "--json"),
+    ("journal",),
     *((verb, "a") for verb in ("retry", "release", "undo", "abandon", "pause", "resume")),
     ("adopt", "a", "x1"),
     ("approve", "--kind", "directory"),
