@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeGuard
 
 from nimble_lifecycle.errors import (
     ConfigurationError,
+    PermanentError,
     TemporaryError,
     UnknownOutcome,
     VendorError,
@@ -40,6 +41,17 @@ class OverrunError(TimeoutError):
     def __init__(self, limit: float, late: "asyncio.Task[Ended]") -> None:
         super().__init__(f"the vendor call took longer than {limit:g} s")
         self.late = late
+
+
+class UnsentError(TemporaryError):
+    """The call was not begun, by this worker's own choice: nothing reached the vendor."""
+
+
+class RefusedUnsentError(PermanentError):
+    """The worker itself refused the row for good: nothing reached the vendor."""
+
+
+UNSENT = (UnsentError, RefusedUnsentError)
 
 
 @asynccontextmanager
@@ -195,7 +207,7 @@ class _Call:
 
     def _begun(self) -> Ended | Awaitable[Ended]:
         if not self._in_time():
-            return TemporaryError("the call was not begun: its turn came too late")
+            return UnsentError("the call was not begun: its turn came too late")
         # Caught on the thread: a StopIteration, for one, cannot travel through a future.
         try:
             result = self._method(self._tenancy)

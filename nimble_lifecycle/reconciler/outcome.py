@@ -18,7 +18,7 @@ from nimble_lifecycle.errors import (
     Unavailable,
 )
 from nimble_lifecycle.protocol import Phase, Why
-from nimble_lifecycle.reconciler.calls import Ended
+from nimble_lifecycle.reconciler.calls import UNSENT, Ended
 from nimble_lifecycle.reconciler.settled import Policy, Row, pause_of, reason_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Settlement, Step
@@ -33,6 +33,7 @@ _PASSING: Final = (
     Why.RATE_LIMITED,
     Why.STILL_IN_USE,
     Why.VENDOR_UNAVAILABLE,
+    Why.WAITING_FOR_PREDECESSOR,
 )
 """Reasons of an unresolved row that go away by themselves; any other says what was refused."""
 
@@ -72,7 +73,8 @@ def shared(claim: Claim, policy: Policy) -> Settlement:
     """Say that the resource a vendor named belongs to another row already."""
     error = NameConflict("another tenancy has the resource that the vendor gave for this one")
     row = Row(claim, policy)
-    return replace(row.stalled(Why.SHARED_RESOURCE, error, "shared"), creates=row.not_created())
+    stalled = row.stalled(Why.SHARED_RESOURCE, error, "shared")
+    return replace(stalled, creates=row.not_created(), nothing_there=True)
 
 
 def behind(settled: Settlement, claim: Claim, policy: Policy) -> Settlement:
@@ -122,9 +124,13 @@ def _refused(row: Row, error: PermanentError | NameConflict) -> Settlement:
     applied none: it would have given what that made.
     """
     outcome = "name taken" if isinstance(error, NameConflict) else "refused"
-    stalled = replace(row.stalled(reason_of(error), error, outcome), creates=0)
     claim = row.claim
-    for_good = claim.remembered and claim.tenancy.reason == stalled.reason
+    stalled = replace(
+        row.stalled(reason_of(error), error, outcome),
+        creates=0,
+        nothing_there=_was_unsent(row, error),
+    )
+    for_good = claim.remembered and claim.reason == stalled.reason
     if row.not_created() == 0 or for_good:
         return stalled
     waits = _not_applied(row, error)
@@ -137,7 +143,13 @@ def _not_applied(row: Row, error: Exception) -> Settlement:
     # This create was not applied; an earlier one under the same key may have been.
     left = row.not_created()
     phase = Phase.UNRESOLVED if left else Phase.PENDING
-    return replace(row.again(phase, error, "not applied"), creates=left, operation_id=None)
+    again = replace(row.again(phase, error, "not applied"), creates=left, operation_id=None)
+    return replace(again, nothing_there=_was_unsent(row, error))
+
+
+def _was_unsent(row: Row, error: Exception) -> bool:
+    """Whether no create of the row ever reached the vendor; an adapter's word is no proof."""
+    return isinstance(error, UNSENT) and row.claim.first_create
 
 
 def _unknown_create(row: Row, error: Exception) -> Settlement:
@@ -176,14 +188,14 @@ def _find(row: Row, ended: Ended) -> Settlement:
     match ended:
         case External():
             return _found(row, ended)
-        case InProgress() if row.claim.tenancy.reason == Why.OPERATION_OVERDUE:
+        case InProgress() if row.claim.reason == Why.OPERATION_OVERDUE:
             # The same operation: it gets no new deadline, and whoever looks sees what is wrong.
             late = row.again(Phase.UNRESOLVED, _overdue(), "still in progress")
             return replace(late, reason=Why.OPERATION_OVERDUE)
         case InProgress():
             return row.waiting(Phase.PROVISIONING, ended)
         case NameConflict():
-            return row.stalled(Why.NAME_CONFLICT, ended, "found another's")
+            return _anothers(row, ended)
         case None | Gone():
             return _not_found(row)
         case PermanentError():
@@ -194,7 +206,7 @@ def _find(row: Row, ended: Ended) -> Settlement:
 def _not_found(row: Row) -> Settlement:
     """Rule 6: believed only once the create can no longer run and the lag is over."""
     claim, policy = row.claim, row.policy
-    why, message = claim.tenancy.reason, claim.tenancy.message
+    why, message = claim.reason, claim.tenancy.message
     believable = claim.create_ends_in + policy.lag
     if believable > 0 and why in _PASSING and row.may_repeat():
         # The vendor answers, and under the same key there can be no second resource.
@@ -202,10 +214,23 @@ def _not_found(row: Row) -> Settlement:
     if believable > 0:
         early = row.settled(Phase.UNRESOLVED, "not found yet")
         return replace(early, delay=believable, reason=why, message=message)
+    if why in _PASSING and claim.releasing:
+        # Whoever asks it back meanwhile gets it back with its back-off.
+        delay = policy.backoff.delay(claim.attempts) if claim.attempts else 0.0
+        back = replace(row.settled(Phase.PENDING, "not found"), delay=delay, nothing_there=True)
+        return replace(back, reason=why, message=message)
     if why in _PASSING:
-        return replace(row.settled(Phase.PENDING, "not found"), delay=0.0)
+        found = row.settled(Phase.PENDING, "not found")
+        return replace(found, delay=0.0, nothing_there=True)
     # The last create was refused for good, and none before it left anything behind.
-    return replace(row.settled(Phase.STALLED, "not found"), reason=why, message=message)
+    refused = replace(row.settled(Phase.STALLED, "not found"), reason=why, message=message)
+    return replace(refused, nothing_there=True)
+
+
+def _anothers(row: Row, conflict: NameConflict) -> Settlement:
+    """Leave alone what is not ours; what has our name proves that nothing of ours has it."""
+    stalled = row.stalled(Why.NAME_CONFLICT, conflict, "found another's")
+    return replace(stalled, nothing_there=True)
 
 
 def _found(row: Row, external: External) -> Settlement:
@@ -217,8 +242,7 @@ def _found(row: Row, external: External) -> Settlement:
     key = row.claim.tenancy.idempotency_key or ""
     owner = key.partition("-")[0]
     if external.key not in (None, key) or external.owner not in (None, owner):
-        conflict = NameConflict("what was found carries another mark")
-        return row.stalled(Why.NAME_CONFLICT, conflict, "found another's")
+        return _anothers(row, NameConflict("what was found carries another mark"))
     found = row.ready(external.external_id, external.details)
     return replace(found, finished=False, delay=0.0) if row.claim.tenancy.params else found
 

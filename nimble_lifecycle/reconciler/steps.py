@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from nimble_lifecycle.errors import NameConflict, PermanentError, UnknownOutcome
+from nimble_lifecycle.errors import Gone, NameConflict, PermanentError, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy, Why
 from nimble_lifecycle.reconciler.calls import (
     Calls,
     Ended,
     Method,
     OverrunError,
+    RefusedUnsentError,
     ended,
     is_mistake,
 )
@@ -56,7 +57,8 @@ class Steps:
         """Say why the vendor is not to be called; None: it is."""
         match claim.step:
             case Step.CREATE | Step.UPDATE if not claim.readable:
-                return PermanentError("the params are no JSON object", reason=Why.INVALID_PARAMS)
+                words = "the params are no JSON object"
+                return RefusedUnsentError(words, reason=Why.INVALID_PARAMS)
             case Step.CREATE | Step.UPDATE:
                 return invalid_identity(claim.tenancy) or invalid_params(
                     self._vendor, claim.tenancy
@@ -64,6 +66,8 @@ class Steps:
             case Step.FIND if not self._vendor.implements("find"):
                 reason = Why.CREATE_OUTCOME_UNKNOWN
                 return PermanentError("the adapter has no look-up", reason=reason)
+            case Step.FIND if invalid_identity(claim.tenancy) is not None:
+                return Gone("its identity never changes, so nothing was ever sent for it")
         return None
 
     def _method(self, step: Step) -> Method:
@@ -106,16 +110,16 @@ class Steps:
         return outcome
 
 
-def invalid_identity(tenancy: Tenancy) -> PermanentError | None:
+def invalid_identity(tenancy: Tenancy) -> RefusedUnsentError | None:
     """Say what is wrong with the ids of a tenancy; the server's role can write any."""
     try:
         _ = tenancy.workspace
     except ValueError as error:
-        return PermanentError(str(error), reason=Why.INVALID_IDENTITY)
+        return RefusedUnsentError(str(error), reason=Why.INVALID_IDENTITY)
     return None
 
 
-def invalid_params(vendor: Vendor, tenancy: Tenancy) -> PermanentError | None:
+def invalid_params(vendor: Vendor, tenancy: Tenancy) -> RefusedUnsentError | None:
     """Say what is wrong with the params of a tenancy, naming fields but no values."""
     if vendor.params_model is None:
         return None
@@ -124,8 +128,8 @@ def invalid_params(vendor: Vendor, tenancy: Tenancy) -> PermanentError | None:
     except ValidationError as error:
         fields = ", ".join(sorted({str(e["loc"][0]) for e in error.errors() if e["loc"]}))
         where = f" at {fields}" if fields else ""
-        return PermanentError(f"the params do not validate{where}", reason=Why.INVALID_PARAMS)
+        return RefusedUnsentError(f"the params do not validate{where}", reason=Why.INVALID_PARAMS)
     except Exception as error:  # noqa: BLE001  # a validator of the author may raise anything
         text = f"the params cannot be checked: {described(error)}"
-        return PermanentError(text, reason=Why.INVALID_PARAMS)
+        return RefusedUnsentError(text, reason=Why.INVALID_PARAMS)
     return None

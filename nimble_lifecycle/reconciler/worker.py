@@ -18,10 +18,15 @@ from nimble_lifecycle.errors import (
     Gone,
     SharedResource,
     StoreError,
-    TemporaryError,
 )
 from nimble_lifecycle.protocol import Phase, Why
-from nimble_lifecycle.reconciler.calls import Ended, OverrunError, entered, outcome_of_task
+from nimble_lifecycle.reconciler.calls import (
+    Ended,
+    OverrunError,
+    UnsentError,
+    entered,
+    outcome_of_task,
+)
 from nimble_lifecycle.reconciler.drift import Drift
 from nimble_lifecycle.reconciler.fleet import Fleet
 from nimble_lifecycle.reconciler.limits import (
@@ -415,8 +420,8 @@ def _not_recorded(error: BaseException) -> None:
     log.error("a step was not recorded; its lease will expire: %s", described(error))
 
 
-def _not_begun() -> TemporaryError:
-    return TemporaryError("the call was not begun: too little of its lease was left")
+def _not_begun() -> UnsentError:
+    return UnsentError("the call was not begun: too little of its lease was left")
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -115,10 +115,14 @@ class Claim:
 
     tenancy: Tenancy
     step: Step
+    reason: str | None
+    """Why the row is in its phase, as it is stored."""
     token: int
     generation: int
     attempts: int
     creates: int
+    first_create: bool
+    """Whether no create was begun before the last one."""
     reclaims: int
     releasing: bool
     """Whether a release is asked for or under way."""
@@ -184,6 +188,7 @@ def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.UpdateBase:
     ids = sa.func.array(sa.select(granted.c.id).scalar_subquery())
     by_key = t.c.id == sa.any_(ids) if gated else sa.true()
     ends_in = elapsed(now, sa.func.coalesce(t.c.create_ends_at, now))
+    first_create = t.c.create_started_at == t.c.create_attempted_at
     overdue = t.c.operation_deadline_at <= now
     remembered = is_remembered(now)
     return (
@@ -198,6 +203,7 @@ def claim_statement(clock: Clock, *, only: bool, gated: bool) -> sa.UpdateBase:
             t.c.attempts,
             t.c.creates,
             t.c.reclaims,
+            first_create.label("first_create"),
             ends_in.label("create_ends_in"),
             overdue.label("overdue"),
             remembered.label("remembered"),
@@ -210,10 +216,12 @@ def claim_of(row: Row) -> Claim:
     return Claim(
         tenancy=tenancy_of(row),
         step=_step_of(row),
+        reason=row["reason"],
         token=row["lease_token"],
         generation=row["claimed_generation"],
         attempts=row["attempts"],
         creates=row["creates"],
+        first_create=bool(row["first_create"]),
         reclaims=row["reclaims"],
         releasing=bool(row["release_seen_at"] or row["release_started_at"]),
         create_ends_in=row["create_ends_in"],
@@ -357,7 +365,7 @@ def _keeping(name: str, *whens: tuple[sa.ColumnElement[bool], object]) -> Expres
 def _intent(took: Columns) -> dict[str, Expression]:
     """Set what the claim saw of the intent: the generation, and the release that is asked for."""
     verdict, none = took.verdict, sa.null()
-    settled = sa.not_(sa.or_(unsettled, unsure))
+    settled = sa.not_(sa.or_(unsettled, unsure, is_verdict(verdict, Verdict.FIND)))
     # A look that finds a ready row with nothing to do has finished what the generation asked for.
     resting = sa.and_(
         t.c.phase == word(Phase.READY), t.c.reason.is_(None), sa.not_(new_params), sa.not_(asked)
@@ -432,6 +440,7 @@ def _status(took: Columns) -> dict[str, Expression]:
             (creating, _lease_end(took)),
             (sa.and_(is_verdict(verdict, Verdict.POLL), t.c.creates > number(0)), _lease_end(took)),
         ),
+        "last_observed_at": _keeping("last_observed_at", (creating, none)),
         "creates": t.c.creates + sa.case((creating, number(1)), else_=number(0)),
         "created_at": _keeping(
             "created_at",

@@ -107,6 +107,8 @@ class TenancyRow(Row, table=True):
     released_at: datetime | None = Field(sa_column=_when())
     retired_at: datetime | None = Field(sa_column=_when())
     last_observed_at: datetime | None = Field(sa_column=_when())
+    """When the resource was last seen to be as the row says; of a row without one, when it was
+    proven that no create left anything, none begun since."""
 
     # work: written by the worker
     due_at: datetime | None = Field(sa_column=_when())

@@ -54,6 +54,8 @@ class Settlement:
     creates: int = 0
     finished: bool = False
     """Whether what the generation asked for is done."""
+    nothing_there: bool = False
+    """Whether it is proven that no create of the row left anything at the vendor."""
     error: str | None = None
     seconds: float = 0.0
     """How long the call took."""
@@ -76,6 +78,7 @@ _FIELDS: dict[str, ColumnType] = {
     "attempts": sa.Integer(),
     "creates": sa.Integer(),
     "finished": sa.Boolean(),
+    "nothing_there": sa.Boolean(),
     "error": sa.Text(),
     "seconds": sa.Float(),
 }
@@ -251,7 +254,10 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
                 (ready, sa.func.coalesce(t.c.created_at, now)), else_=t.c.created_at
             ),
             # An update that failed shows nothing: it may have met that the resource is gone.
-            last_observed_at=sa.case((sa.and_(ready, i.finished), now), else_=t.c.last_observed_at),
+            last_observed_at=sa.case(
+                (sa.or_(sa.and_(ready, i.finished), i.nothing_there), now),
+                else_=t.c.last_observed_at,
+            ),
             released_at=sa.case((i.phase == word(Phase.RELEASED), now), else_=t.c.released_at),
             due_at=later(now, i.delay),
             # As if its generation had not been seen: it is looked at once, and due it is not.
@@ -294,8 +300,9 @@ def _found_nothing(i: Columns) -> sa.ColumnElement[bool]:
 def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """Whether the row comes to rest with something left to look at, though nothing is due.
 
-    That is a release asked for while the outcome was open (its grace begins now), params that were
-    not applied, and a resource another worker noted meanwhile.
+    That is a release asked for while the outcome was open (its grace begins now) or until it was
+    proven that there is nothing, params that were not applied, and a resource another worker noted
+    meanwhile.
     """
     noted = sa.and_(
         t.c.external_id.is_not(None),
@@ -303,7 +310,8 @@ def _left(i: Columns, unapplied: sa.ColumnElement[bool]) -> sa.ColumnElement[boo
         i.phase == word(Phase.STALLED),
     )
     at_rest = is_any(i.phase, (Phase.READY, Phase.STALLED))
-    return sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
+    left = sa.and_(at_rest, i.delay.is_(None), sa.or_(asked, unapplied, noted))
+    return sa.or_(left, sa.and_(i.nothing_there, asked))
 
 
 def _took(said: Expression, resource: Expression) -> sa.ColumnElement[bool]:

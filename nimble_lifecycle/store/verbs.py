@@ -128,7 +128,11 @@ def retry(row: UUID, now: Now, *, assume_not_created: bool) -> Verb:
     if not assume_not_created:
         return _about_row("retry", row, now, refusals, changes)
     ends = latest(sa.func.coalesce(t.c.create_ends_at, now), now)
-    changes |= {"creates": 0, "lease_expires_at": sa.case((ends > now, ends))}
+    changes |= {
+        "creates": 0,
+        "last_observed_at": now,
+        "lease_expires_at": sa.case((ends > now, ends)),
+    }
     verb = _about_row("retry", row, now, refusals, changes)
     return replace(verb, outcome="assumed not created")
 

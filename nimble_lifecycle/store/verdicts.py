@@ -111,6 +111,9 @@ result: the create that ended a worker comes next.
 first = t.c.create_started_at.is_(None)
 """No create was ever begun."""
 
+_proven_empty = t.c.last_observed_at.is_not(None)
+"""Of a row without a resource: nothing of it is at the vendor, and no create was begun since."""
+
 _killer = sa.and_(reclaimed, t.c.reclaims >= number(MAX_RECLAIMS - 1))
 _for_operator = sa.and_(_phase_in(Phase.STALLED), _reason_in(*OPERATOR_ONLY))
 _over = sa.or_(_phase_in(Phase.RELEASED, Phase.KEPT), _for_operator)
@@ -186,11 +189,16 @@ def _under_way(
 def _release_asked(
     grace_over: sa.ColumnElement[bool],
 ) -> tuple[tuple[sa.ColumnElement[bool], Verdict], ...]:
-    """Judge rows whose release is asked for, and may start once the grace is over."""
+    """Judge rows whose release is asked for, and may start once the grace is over.
+
+    That no create was applied is the adapter's word; where it can look, it must have looked.
+    """
     nothing = sa.and_(_releasable, sa.not_(has_resource))
+    can_look = sa.and_(sa.bindparam("its_can_find", type_=sa.Boolean()), sa.not_(_proven_empty))
     return (
         (sa.and_(nothing, t.c.create_started_at.is_(None)), Verdict.DROP),
         (sa.and_(nothing, unsure), Verdict.LOOK),
+        (sa.and_(nothing, grace_over, can_look), Verdict.FIND),
         (sa.and_(nothing, grace_over), Verdict.DROP),
         (sa.and_(_releasable, grace_over, _keeps), Verdict.KEEP),
         (sa.and_(_releasable, grace_over), Verdict.RELEASE),

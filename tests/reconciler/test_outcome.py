@@ -20,7 +20,7 @@ from nimble_lifecycle.errors import (
 )
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
-from nimble_lifecycle.reconciler.calls import Ended
+from nimble_lifecycle.reconciler.calls import Ended, RefusedUnsentError, UnsentError
 from nimble_lifecycle.reconciler.outcome import PROOF, behind, refused_to_all, settlement
 from nimble_lifecycle.reconciler.settled import MAX_DETAILS, Policy, pause_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
@@ -106,10 +106,12 @@ def claim_of(step: Step, **changes: object) -> Claim:
     claim = Claim(
         tenancy=tenancy,
         step=step,
+        reason=tenancy.reason,
         token=7,
         generation=3,
         attempts=2,
         creates=1,
+        first_create=False,
         reclaims=0,
         releasing=step is Step.RELEASE,
         create_ends_in=-970.0,
@@ -125,6 +127,51 @@ def test_each_end_of_each_step_has_its_phase(step: Step, end: str, phase: Phase)
     settled = settlement(claim_of(step), ENDS[end], POLICY)
     assert settled.phase is phase
     assert (settled.token, settled.generation, settled.action) == (7, 3, step.value)
+
+
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("first_create", [True, False])
+def test_only_a_look_up_proves_that_nothing_is_there(
+    step: Step, end: str, first_create: bool
+) -> None:
+    settled = settlement(claim_of(step, first_create=first_create), ENDS[end], POLICY)
+    proof = step is Step.FIND and end in ("none", "gone", "conflict")
+    assert settled.nothing_there == proof
+
+
+def test_a_look_up_that_comes_too_early_proves_nothing() -> None:
+    early = claim_of(Step.FIND, create_ends_in=-1.0, releasing=True)
+    assert not settlement(early, None, replace(POLICY, lag=1.5)).nothing_there
+    assert settlement(early, None, replace(POLICY, lag=0.5)).nothing_there
+
+
+@pytest.mark.parametrize("error", [UnsentError("late"), RefusedUnsentError("no")])
+def test_a_create_that_was_never_sent_left_nothing_if_it_was_the_first(error: Exception) -> None:
+    first = claim_of(Step.CREATE, first_create=True)
+    assert settlement(first, error, POLICY).nothing_there
+    assert not settlement(replace(first, first_create=False), error, POLICY).nothing_there
+
+
+@pytest.mark.parametrize(
+    ("reason", "phase"),
+    [
+        (None, Phase.PENDING),
+        (Why.BACKING_OFF, Phase.PENDING),
+        (Why.WAITING_FOR_PREDECESSOR, Phase.PENDING),
+        (Why.NAME_CONFLICT, Phase.STALLED),
+        ("QuotaExceeded", Phase.STALLED),
+    ],
+)
+def test_a_row_looked_up_for_its_release_is_put_back_where_there_is_nothing(
+    reason: str | None, phase: Phase
+) -> None:
+    shown = {"reason": Why.STILL_IN_USE, "message": "m"}  # use holds its release
+    claim = replace(claim_of(Step.FIND, releasing=True, **shown), reason=reason)
+    settled = settlement(claim, None, POLICY)
+    assert (settled.phase, settled.reason, settled.message) == (phase, reason, "m")
+    assert (settled.attempts, settled.nothing_there) == (2, True)
+    assert (settled.delay or 0.0) > 0.5 if phase is Phase.PENDING else settled.delay is None
 
 
 @pytest.mark.parametrize(("step", "end", "phase"), CASES)

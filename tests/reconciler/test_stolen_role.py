@@ -11,6 +11,7 @@ import pytest
 from psycopg.types.json import Jsonb
 from pydantic import BaseModel
 
+from nimble_lifecycle.reconciler.limits import rules_of
 from nimble_lifecycle.testing import MemoryVendor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
@@ -80,6 +81,18 @@ async def test_an_identity_no_host_has_never_reaches_the_adapter(
     rows = {row["workspace_id"]: (row["phase"], row["reason"]) for row in fleet.rows()}
     assert rows == {workspace: ("stalled", "InvalidIdentity"), "healthy": ("ready", None)}
     assert [made.workspace_id for made in fleet.world.resources.values()] == ["healthy"]
+
+
+async def test_an_identity_no_host_has_is_not_looked_up_either(halves, thief, fleet_at) -> None:
+    fleet = fleet_at(halves.worker)
+    thief.invent("a\x1b[31m")
+    stopped = fleet.store.claim(rules_of(fleet.vendor, fleet.limits, "a worker that dies"), 1)
+    assert len(stopped) == 1
+    with psycopg.connect(halves.owner, autocommit=True) as owner:
+        owner.execute("UPDATE nimble_tenancy SET lease_expires_at = now(), due_at = now()")
+    thief.session.execute("UPDATE nimble_tenancy SET desired = 'release', generation = 2")
+    await fleet.work()
+    assert fleet.world.most_at_once == 0
 
 
 async def test_rows_of_other_kinds_are_left_alone(halves, thief, fleet_at) -> None:

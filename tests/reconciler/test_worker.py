@@ -420,6 +420,56 @@ def test_what_was_never_created_is_released_without_the_vendor(
     assert (f.phases(), f.journal(), f.world.created) == ({"released": 1}, [], 0)
 
 
+LIES = [
+    TemporaryError("busy"),
+    PermanentError("quota"),
+    NameConflict("the domain is taken"),
+    CredentialError("no right to add a domain"),
+    RateLimited("slow down"),
+    Unavailable("maintenance"),
+]
+"""What an adapter may say of its second step, after its first has made something."""
+
+
+@pytest.mark.parametrize("adapter", [MemoryVendor, OnlyFinds])
+@pytest.mark.parametrize("polls", [0, 2])
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: type(lie).__name__)
+def test_what_a_create_left_that_was_said_not_to_be_applied_is_found_and_released(
+    fleet: MakeFleet,
+    limits: Callable[..., Any],
+    adapter: type[MemoryVendor],
+    polls: int,
+    lie: Exception,
+) -> None:
+    clock, hours = ManualClock(), Backoff(3600.0, 3600.0, max)
+    f = fleet(adapter(World(polls=polls)), clock=clock, limits=limits(grace=0.0, backoff=hours))
+    f.world.fail("provision", Fault(raises=lie, applied=True))
+    if isinstance(lie, NameConflict):  # a look-up at once does not show it yet
+        f.world.fail("find", Fault(raises=NameConflict("not ours")))
+    f.ready("a")
+    asyncio.run(f.work())
+    assert f.row()["external_id"] is None
+    f.removing("a")
+    clock.advance(1801)
+    asyncio.run(f.work_on())
+    assert (f.phases(), f.world.resources) == ({"released": 1}, {})
+    assert (f.world.created, f.world.deleted) == (1, 1)
+    f.ready("a")
+    asyncio.run(f.work_on())
+    assert len(f.world.resources) == 1
+
+
+def test_what_was_refused_before_it_was_sent_is_released_without_the_vendor(
+    fleet: MakeFleet,
+) -> None:
+    f = fleet(Checks())
+    f.ready("a", size=3)
+    asyncio.run(f.work())
+    f.removing("a")
+    asyncio.run(f.work())
+    assert (f.phases(), f.world.most_at_once) == ({"released": 1}, 0)
+
+
 def test_a_removal_during_an_unknown_create_releases_what_is_found(fleet: MakeFleet) -> None:
     f = fleet(OnlyFinds(), clock=ManualClock())
     f.world.fail("provision", Fault(raises=UnknownOutcome("reset"), applied=True))

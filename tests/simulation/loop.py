@@ -44,6 +44,8 @@ class Process:
         self.dies_after: int | None = None
         """Killed after so many steps: at an await that the schedule chose."""
         self.died_at = float("inf")
+        self.rough = False
+        """Whether calls to the database fail though all is healed."""
         self.cut_off_until = 0.0
         """Until then nothing passes between it and the database."""
         self.at_death: list[Callable[[], None]] = []

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.simulation.site import Traits
+from tests.simulation.site import FOREVER, Traits
 from tests.simulation.troubles import Window
 
 
@@ -38,6 +38,8 @@ class Scenario:
     """Whether what fails of a create has mostly been done by then, and nobody was told."""
     laggards: float
     permanent: float
+    untrue: float
+    """How many failing creates are said not to be applied, and are."""
     database_windows: tuple[Window, ...]
     vendor_windows: tuple[Window, ...]
     foreign_names: int
@@ -47,19 +49,19 @@ class Scenario:
     """Verbs an operator runs that nobody needs."""
     hands: int
     """Resources removed behind our back."""
+    sweeps: int
+    """Sweeps while everything fails."""
 
     @property
     def lease(self) -> float:
         return 3 * self.traits.time_limit
 
 
+BOTH = ("find and repeat", True, True)
 FIND = ("find", True, False)
 REPEAT = ("repeat", False, True)
-CLASSES = (("find and repeat", True, True), FIND, REPEAT, ("neither", False, False))
+CLASSES = (BOTH, FIND, REPEAT, ("neither", False, False))
 """What a vendor can do about an unknown create."""
-
-FOREVER = 10 * 365 * 86400.0
-"""Longer than any world lives, with all its calm: a key is remembered until all is settled."""
 
 VENDOR_OUTAGES = (
     "unavailable",
@@ -78,8 +80,9 @@ def drawn(chance: Random) -> Scenario:
     pace = chance.choice((5.0, 15.0, 40.0))
     length = events * pace
     rough = chance.choice((0.0, 0.15, 0.4))
+    traits = _traits(chance)
     return Scenario(
-        traits=_traits(chance),
+        traits=traits,
         workspaces=workspaces,
         events=events,
         pace=pace,
@@ -99,12 +102,14 @@ def drawn(chance: Random) -> Scenario:
         after_the_work=chance.choice((False, False, True)),
         laggards=chance.choice((0.0, 0.0, 0.2)),
         permanent=chance.choice((0.0, 0.0, 0.05)),
+        untrue=chance.choice((0.0, 0.5)) if traits.bears_untruth else 0.0,
         database_windows=_windows(chance, length, ("down",)),
         vendor_windows=_windows(chance, length, VENDOR_OUTAGES),
         foreign_names=chance.choice((0, 0, 1)),
         release_least=chance.choice((10, 10, 1)),
         meddling=chance.choice((0, 0, 4)),
         hands=chance.choice((0, 0, 0, 1)),
+        sweeps=chance.choice((0, 0, 5)) if traits.lists else 0,
     )
 
 
@@ -131,12 +136,14 @@ def calm(traits: Traits) -> Scenario:
         after_the_work=False,
         laggards=0.0,
         permanent=0.0,
+        untrue=0.0,
         database_windows=(),
         vendor_windows=(),
         foreign_names=0,
         release_least=10,
         meddling=0,
         hands=0,
+        sweeps=0,
     )
 
 
@@ -151,6 +158,18 @@ def harsh(traits: Traits) -> Scenario:
         strikes=0.25,
         vendor_faults=0.3,
         after_the_work=True,
+    )
+
+
+def untrue(create_time: float) -> Scenario:
+    """Give a scenario in which creates are said not to be applied, and mostly are."""
+    return replace(
+        calm(traits_of(BOTH, create_time=create_time)),
+        workspaces=4,
+        workers=2,
+        poll=3.0,
+        vendor_faults=0.6,
+        untrue=0.8,
     )
 
 

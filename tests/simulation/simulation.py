@@ -18,9 +18,11 @@ from pydantic import BaseModel
 
 from nimble_lifecycle import Lifecycle, Workspace
 from nimble_lifecycle.core.service import Service
+from nimble_lifecycle.errors import StoreError, SweepBusy
 from nimble_lifecycle.protocol import Event
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.cases import HOUR, OLD_ENOUGH, Wishes
+from nimble_lifecycle.reconciler.findings import Report
 from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.reconciler.vendor import Vendor
@@ -134,6 +136,7 @@ class World:
             after_the_work=s.after_the_work,
             laggards=s.laggards,
             permanent=s.permanent,
+            untrue=s.untrue,
             ambushes=s.ambushes,
             strikes=s.strikes,
             database_windows=s.database_windows,
@@ -159,7 +162,7 @@ class World:
         tasks = [asyncio.ensure_future(keeper) for keeper in keepers]
         await asyncio.sleep(1.0)
         hosts = [self._host(f"ws-{number}") for number in range(s.workspaces)]
-        await asyncio.gather(self._meddle(), *hosts)
+        await asyncio.gather(self._meddle(), self._sweep_now_and_then(), *hosts)
         await asyncio.sleep(self.chance.expovariate(1 / s.pace))
         self.over = True
         self.troubles.heal()
@@ -196,19 +199,44 @@ class World:
     async def _sweep(self) -> None:
         """Look at the vendor's own list, as often and as late as acting on it asks for."""
         await asyncio.sleep(OLD_ENOUGH)
-        for number in range(3):
-            process = self._process(f"sweep-{number}")
-            store = self.stores.work()
-            self._connect(store, process)
-            threads = SimulatedThreads(self.loop, process, 4, "sweep")
-            ports = Ports(clock=store.clock, database=threads, threads=threads)
-            wishes = Wishes(release_orphans=True)
-            vendor = self._adapter(process)
-            sweep = Sweep(vendor, SweepStore(store, actor=process.name), wishes, ports)
-            report = await process.start(sweep.run())
-            self.troubles.note(process.name, f"{report.summary}, {'; '.join(report.alerts)}")
-            self.oracle.list_not_believed |= bool(report.alerts)
+        for number in range(6):
+            process = self._process(f"last-sweep-{number}")
+            process.rough = number < 3
+            report = await self._sweep_once(process)
+            if report is not None:
+                self.oracle.list_not_believed |= bool(report.alerts)
+            elif not process.rough:
+                self.oracle.object("not swept", process.name)
             await asyncio.sleep(2 * HOUR)
+
+    async def _sweep_now_and_then(self) -> None:
+        for number in range(self.scenario.sweeps):
+            await asyncio.sleep(self.chance.expovariate(1 / self.scenario.pace))
+            await self._sweep_once(self._process(f"sweep-{number}"))
+
+    async def _sweep_once(self, process: Process) -> Report | None:
+        """Sweep as a process does; None where it fails or dies."""
+        store = self.stores.work()
+        self._connect(store, process)
+        threads = SimulatedThreads(self.loop, process, 4, "sweep")
+        ports = Ports(clock=store.clock, database=threads, threads=threads)
+        wishes = Wishes(release_orphans=True)
+        sweeper = SweepStore(store, actor=process.name)
+        task = process.start(Sweep(self._adapter(process), sweeper, wishes, ports).run())
+        await asyncio.wait({process.ended, task}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return None
+        error = task.exception()
+        if error is None:
+            report = task.result()
+            self.troubles.figures["sweeps"] += 1
+            self.troubles.note(process.name, f"{report.summary}, {'; '.join(report.alerts)}")
+            return report
+        if not isinstance(error, (StoreError, SweepBusy)):
+            self.oracle.object("a sweep raised", repr(error))
+        self.troubles.figures["sweeps that failed"] += 1
+        self.troubles.note(process.name, f"fails with {type(error).__name__}")
+        return None
 
     # -- processes -------------------------------------------------------------------------------
 

@@ -35,6 +35,9 @@ from tests.simulation.troubles import Call, Troubles
 
 KIND = "simulated"
 
+FOREVER = 10 * 365 * 86400.0
+"""Longer than any world lives, with all its calm: a key is remembered until all is settled."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
@@ -60,6 +63,11 @@ class Traits:
     def blind(self) -> bool:
         """Whether an unknown create can never be settled without a person."""
         return not self.can_find and self.repeatable is None
+
+    @property
+    def bears_untruth(self) -> bool:
+        """Whether a create may be said not to be applied that is: it is found, or met again."""
+        return self.can_find and self.repeatable == FOREVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +123,8 @@ class Site:
     """Keys of creates that landed after all that is assumed of the network."""
     overwritten: set[str] = field(default_factory=set)
     """Ids of resources whose update landed after its caller had given up."""
+    denied: set[str] = field(default_factory=set)
+    """Keys of creates that were said not to be applied, and were."""
     told: dict[str, tuple[Process, float]] = field(default_factory=dict)
     """Who was last told, and when, what was made under a key."""
     removed_by_hand: set[str] = field(default_factory=set)
@@ -178,12 +188,14 @@ class Site:
             self.overtaken.add(tenancy.idempotency_key or "")
         if method == "provision" and plan.fault in ("late", "laggard") and tenancy.external_id:
             self.overwritten.add(tenancy.external_id)
+        if plan.fault == "untrue" and tenancy.external_id is None:
+            self.denied.add(tenancy.idempotency_key or "")
         if plan.applied:
             try:
                 outcome = getattr(self, f"_{method}")(tenancy)
             except (Gone, NameConflict) as error:
                 outcome = error
-        if plan.fault == "permanent":
+        if plan.fault in ("permanent", "untrue"):
             self.refused_for_good.add(tenancy.idempotency_key or "")
         outcome = self._said(plan, outcome)
         self.troubles.note("vendor", f"{label}: {plan.fault}, {_shown(outcome)}")
@@ -201,6 +213,8 @@ class Site:
     def _said(self, plan: Call, outcome: object) -> object:
         chance = self.troubles.chance
         match plan.fault:
+            case "untrue":
+                return chance.choice((TemporaryError("busy"), PermanentError("no")))
             case "temporary":
                 return TemporaryError("busy", delay=chance.choice((None, 0.0, 7.0)))
             case "permanent":

@@ -15,10 +15,19 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.reconciler import outcome
 from nimble_lifecycle.reconciler.settled import Row
-from nimble_lifecycle.store import Rules, Settlement, claims
+from nimble_lifecycle.store import Rules, Settlement, claims, verdicts
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.cli import stores
-from tests.simulation.scenario import CLASSES, FIND, REPEAT, calm, harsh, traits_of
+from tests.simulation.scenario import (
+    CLASSES,
+    FIND,
+    REPEAT,
+    Scenario,
+    calm,
+    harsh,
+    traits_of,
+    untrue,
+)
 from tests.simulation.simulation import Verdict, simulate
 from tests.simulation.stores import Stores
 from tests.simulation.wire import RemoteWorkStore
@@ -59,6 +68,14 @@ def test_every_promise_is_kept_where_steps_end_badly(
     for seed in range(10):
         verdict = simulate(seed, own, harsh(traits_of(vendor)))
         assert_kept(verdict, f"seed {seed} of `harsh`")
+
+
+@pytest.mark.parametrize("create_time", [0.0, 40.0])
+def test_nothing_leaks_where_an_adapter_says_not_applied_of_what_was(
+    own: Stores, create_time: float
+) -> None:
+    for seed in range(15):
+        assert_kept(simulate(seed, own, untrue(create_time)), f"seed {seed} of `untrue`")
 
 
 @pytest.mark.postgres
@@ -152,6 +169,10 @@ def call_before_the_write_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CREATING", ())
 
 
+def release_on_an_adapters_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_proven_empty", sa.true())
+
+
 def forget_that_the_vendor_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     values = claims.rule_values
 
@@ -177,26 +198,27 @@ def test_a_broken_product_is_noticed(
 ) -> None:
     breaks(monkeypatch)
     with stores(None) as own:  # its statements are built anew
-        verdicts = (simulate(seed, own) for seed in range(150))
-        broken = next(verdict for verdict in verdicts if notices & set(verdict.figures))
+        lived = (simulate(seed, own) for seed in range(150))
+        broken = next(verdict for verdict in lived if notices & set(verdict.figures))
     assert broken.wrong
     assert broken.replay == f"python -m tests.simulation --seed {broken.seed}"
 
 
 @pytest.mark.parametrize(
-    ("breaks", "vendor", "notices"),
+    ("breaks", "scenario", "notices"),
     [
-        (remove_the_fence, REPEAT, {"two at once", "undone"}),
-        (believe_at_once, FIND, {"doubled", "leaked"}),
+        (remove_the_fence, harsh(traits_of(REPEAT)), {"two at once", "undone"}),
+        (believe_at_once, harsh(traits_of(FIND)), {"doubled", "leaked"}),
+        (release_on_an_adapters_word, untrue(0.0), {"leaked"}),
     ],
 )
 def test_a_product_that_breaks_where_steps_end_badly_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
     breaks: Callable[[pytest.MonkeyPatch], None],
-    vendor: tuple[str, bool, bool],
+    scenario: Scenario,
     notices: set[str],
 ) -> None:
     breaks(monkeypatch)
     with stores(None) as own:
-        verdicts = (simulate(seed, own, harsh(traits_of(vendor))) for seed in range(40))
-        assert any(notices & set(verdict.figures) for verdict in verdicts)
+        lived = (simulate(seed, own, scenario) for seed in range(40))
+        assert any(notices & set(verdict.figures) for verdict in lived)

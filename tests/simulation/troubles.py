@@ -35,7 +35,7 @@ class Call:
         return self.fault in APPLIED
 
 
-APPLIED = ("none", "error after", "no answer", "late", "laggard")
+APPLIED = ("none", "error after", "no answer", "late", "laggard", "untrue")
 """Faults of calls that do their work."""
 
 UNTOLD = 0.6
@@ -64,6 +64,7 @@ class Troubles:
     after_the_work: bool = False
     laggards: float = 0.0
     permanent: float = 0.0
+    untrue: float = 0.0
     ambushes: float = 0.0
     strikes: float = 0.0
     database_windows: tuple[Window, ...] = ()
@@ -117,7 +118,7 @@ class Troubles:
         """Say what becomes of the next call to the database."""
         chance = self.chance
         there, back = chance.expovariate(50.0), chance.expovariate(50.0)
-        if self.healed:
+        if self.healed and not process.rough:
             return Trip(there, back)
         lands = chance.random() < 0.5
         cut_off = process.cut_off_until - self.loop.time()
@@ -169,6 +170,8 @@ class Troubles:
             return self.chance.choice(("error after", "no answer", "late"))
         if self.chance.random() >= self.vendor_faults:
             return "none"
+        if method == "provision" and self.chance.random() < self.untrue:
+            return "untrue"
         if self.chance.random() < self.permanent:
             return "permanent"
         if self.chance.random() < self.laggards:

@@ -82,7 +82,7 @@ class Wire:
             else:
                 self._note(f"{name} applied{', answer lost' if plan.loses_answer else ''}")
                 back = partial(_answer, answer, result)
-                if name.startswith("write") and name not in ("write claim", "write trim_calls"):
+                if not name.startswith("read") and name not in ("write claim", "write trim_calls"):
                     self.heard()
             if plan.loses_answer:
                 back = partial(fail, "the connection was lost")
@@ -126,6 +126,9 @@ class _Remote:
 
     def writing(self, until: float, work: Callable[[sa.Connection], T]) -> T:
         return self._trip("write", until, partial(super().writing, work=work))  # type: ignore[misc]
+
+    def transacting(self, until: float, work: Callable[[sa.Connection], T]) -> T:
+        return self._trip("transact", until, partial(super().transacting, work=work))  # type: ignore[misc]
 
     def _trip(self, sort: str, until: float, call: Callable[[float], T]) -> T:
         fiber = this_fiber()

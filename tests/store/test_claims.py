@@ -457,15 +457,103 @@ def test_a_vendor_that_keeps_is_never_called_for_a_release(rig) -> None:
     assert rig.ready().tenancy.incarnation == 2
 
 
-def test_a_row_whose_create_certainly_failed_is_dropped_after_the_grace(rig) -> None:
+def test_where_nothing_can_look_a_row_whose_create_certainly_failed_is_dropped_after_the_grace(
+    rig,
+) -> None:
     rig.ready()
     rig.settle(rig.claim_one(), Phase.PENDING, delay=60.0, attempts=1, creates=0)
     rig.removing()
-    assert rig.claim() == []
+    assert rig.claim(can_find=False) == []
     assert rig.row()["phase"] == "pending"
+    rig.clock.advance(3600)
+    assert rig.claim(can_find=False) == []
+    assert rig.row()["phase"] == "released"
+
+
+SAID = {
+    "temporary": (Phase.PENDING, {"delay": 10**6, "attempts": 1, "reason": "BackingOff"}),
+    "refused": (Phase.STALLED, {"reason": "Rejected"}),
+    "name taken": (Phase.STALLED, {"reason": "NameConflict"}),
+}
+
+
+@pytest.mark.parametrize(("phase", "more"), SAID.values(), ids=SAID.keys())
+def test_a_create_that_is_said_to_have_failed_is_looked_up_before_its_row_is_dropped(
+    rig, phase, more
+) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(), phase, creates=0, **more)
+    rig.removing()
+    assert rig.claim() == []
+    rig.clock.advance(3600)
+    claim = rig.claim_one()
+    assert (claim.step, claim.releasing) == (Step.FIND, True)
+    assert rig.settle(claim, Phase.UNRESOLVED, delay=60.0, outcome="look-up failed")
+    assert rig.claim() == [], "its back-off goes on"
+    rig.clock.advance(60)
+    again = rig.claim_one()
+    assert again.step is Step.FIND
+    assert rig.settle(again, phase, creates=0, nothing_there=True, **more)
+    assert rig.claim() == []
+    row = rig.row()
+    assert (row["phase"], row["released_at"]) == ("released", rig.clock.instant)
+
+
+def test_what_that_look_up_finds_is_released(rig) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(), Phase.PENDING, delay=10**6, creates=0)
+    rig.removing()
+    rig.claim()
+    rig.clock.advance(3600)
+    rig.settle(rig.claim_one(), Phase.READY, external_id="x1", delay=0.0, creates=0)
+    claim = rig.claim_one()
+    assert (claim.step, claim.tenancy.external_id) == (Step.RELEASE, "x1")
+
+
+def test_a_row_asked_back_during_that_look_up_keeps_its_back_off(rig) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(), Phase.PENDING, delay=10**6, creates=0, attempts=3)
+    rig.removing()
+    rig.claim()
+    rig.clock.advance(3600)
+    claim = rig.claim_one()
+    rig.ready()
+    rig.settle(claim, Phase.PENDING, delay=60.0, nothing_there=True)
+    assert rig.claim() == []
+    rig.clock.advance(60)
+    claim = rig.claim_one()
+    assert (claim.step, claim.attempts) == (Step.CREATE, 3)
+
+
+def test_a_proof_that_nothing_is_there_holds_until_another_create_is_begun(rig) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(), Phase.STALLED, reason="Rejected", creates=0, nothing_there=True)
+    rig.ready({"a": 2})
+    rig.settle(rig.claim_one(), Phase.STALLED, reason="Rejected", creates=0)
+    rig.removing()
+    rig.claim()
+    rig.clock.advance(3600)
+    assert rig.claim_one().step is Step.FIND
+
+
+def test_what_was_never_sent_is_dropped_without_a_look_up(rig) -> None:
+    rig.ready()
+    rig.settle(
+        rig.claim_one(), Phase.STALLED, reason="InvalidParams", creates=0, nothing_there=True
+    )
+    rig.removing()
+    rig.claim()
     rig.clock.advance(3600)
     assert rig.claim() == []
     assert rig.row()["phase"] == "released"
+
+
+def test_only_the_first_create_of_a_row_is_its_first(rig) -> None:
+    rig.ready()
+    first = rig.claim_one()
+    rig.clock.advance(1)
+    rig.settle(first, Phase.PENDING, delay=0.0, creates=0)
+    assert (first.first_create, rig.claim_one().first_create) == (True, False)
 
 
 @pytest.mark.parametrize("reason", [Why.CREATE_OUTCOME_UNKNOWN, Why.QUARANTINED])
@@ -494,6 +582,7 @@ def test_a_create_refused_while_a_release_was_asked_for_does_not_strand_the_row(
     assert rig.claim() == []
     assert rig.row()["release_after"] is not None
     rig.clock.advance(3600)
+    rig.settle(rig.claim_one(), Phase.STALLED, reason=reason, creates=0, nothing_there=True)
     rig.claim()
     assert rig.row()["phase"] == "released"
 

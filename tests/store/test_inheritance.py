@@ -11,6 +11,9 @@ def fail_and_remove(rig, attempts: int = 6) -> None:
     rig.ready()
     rig.settle(rig.claim_one(), Phase.PENDING, attempts=attempts, creates=0, delay=60.0)
     rig.removing()
+    look = rig.claim_one(grace=0.0)
+    assert look.attempts == attempts
+    rig.settle(look, Phase.PENDING, delay=60.0, nothing_there=True)
     assert rig.claim(grace=0.0) == []
     assert rig.row()["phase"] == "released"
 
