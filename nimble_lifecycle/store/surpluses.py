@@ -66,10 +66,14 @@ def give_to_row(clock: Clock, loose: sa.RowMapping) -> sa.Update:
     )
 
 
-def surplus_of(loose: sa.RowMapping) -> dict[str, object]:
-    """Say what tells this surplus from others: whose it is, its id, and an id for its row."""
+def surplus_of(loose: sa.RowMapping, now: datetime) -> dict[str, object]:
+    """Say what tells this surplus from others: whose it is, its id, and an id for its row.
+
+    The latter has the instant in it: a stolen server's role could insert a row of an id that it can
+    foretell, and the surplus would never have one.
+    """
     shared = {name: loose[name] for name in _KEPT_FROM_ITS_TENANCY}
-    own = uuid5(loose["id"], f"surplus {loose['entry']}")
+    own = uuid5(loose["id"], f"surplus {loose['entry']} {now.isoformat()}")
     return {"id": own, "external_id": loose["made"], **shared}
 
 

@@ -434,7 +434,8 @@ def _next_life(row: Row, now: datetime) -> sa.Insert:
     copied = ("tenant_id", "workspace_id", "kind", "desired", "params", "params_hash")
     contact = ("last_seen_at", "last_reason", "last_used_at", "attempts")
     new: dict[str, Expression] = {
-        "id": sa.literal(uuid5(row.id, "next"), sa.Uuid()),
+        # With the instant: a stolen server's role could insert a row of an id that it can foretell.
+        "id": sa.literal(uuid5(row.id, f"next {now.isoformat()}"), sa.Uuid()),
         "incarnation": next_number(t.c.incarnation),
         "first_seen_at": at,
         "generation": sa.literal(1),

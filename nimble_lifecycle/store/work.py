@@ -168,7 +168,7 @@ class WorkStore(FleetStore):
             return
         now: datetime = at.execute(sa.select(self.clock.now())).scalar_one()
         dialect = self.engine.dialect.name
-        surplus = surplus_of(loose)
+        surplus = surplus_of(loose, now)
         insert = insert_releasing(surplus, Origin.SURPLUS, now, keeps=keeps, dialect=dialect)
         at.execute(insert).close()
 

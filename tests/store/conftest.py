@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -136,6 +137,15 @@ class Rig:
     def change(self, **columns: object) -> None:
         """Write columns of every row."""
         statement = sa.update(t).values(**columns)
+        self.work.writing(self.soon(), lambda at: at.execute(statement).close())
+
+    def insert(self, id_: UUID, workspace_id: str) -> None:
+        """Insert a wanted row of this id, as whoever has the server's role can."""
+        now = self.clock.instant
+        times = dict.fromkeys(("first_seen_at", "generation_at", "last_seen_at"), now)
+        row = {"id": id_, "tenant_id": "", "workspace_id": workspace_id, "kind": KIND}
+        intent = {"incarnation": 1, "desired": "wanted", "params": {}, "params_hash": ""}
+        statement = sa.insert(t).values(**row, **intent, **times, generation=1)
         self.work.writing(self.soon(), lambda at: at.execute(statement).close())
 
     def after(self, seconds: float) -> datetime:

@@ -1,5 +1,7 @@
 """What only the journal knows: it becomes its row's resource, or a row of its own."""
 
+from uuid import uuid5
+
 from nimble_lifecycle.protocol import Phase
 from nimble_lifecycle.store import Step
 
@@ -114,6 +116,19 @@ def test_a_surplus_gets_one_row_however_often_it_is_looked_for(rig) -> None:
     rig.settle(rig.claim_one(), Phase.RELEASED, finished=True)
     assert mend(rig) == 0
     assert len(surpluses(rig)) == 1
+
+
+def test_a_row_with_the_id_that_a_surplus_might_have_had_hides_none(rig) -> None:
+    first, second = late_create(rig)
+    rig.settle(second, Phase.READY, external_id="x1", finished=True, creates=0)
+    rig.settle(first, Phase.READY, external_id="late", finished=True)
+    entry = rig.journal()[-1]["id"]
+    rig.insert(uuid5(rig.row()["id"], f"surplus {entry}"), "ws_forged")
+    assert [mend(rig), mend(rig)] == [1, 0]
+    (surplus,) = surpluses(rig)
+    assert (surplus["external_id"], surplus["workspace_id"]) == ("late", "ws_1")
+    forged = next(row for row in rig.rows() if row["workspace_id"] == "ws_forged")
+    assert (forged["phase"], forged["external_id"], forged["origin"]) == ("pending", None, None)
 
 
 def test_a_surplus_of_another_kind_is_left_to_its_own_worker(rig) -> None:

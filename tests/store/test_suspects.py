@@ -177,6 +177,18 @@ def test_a_quarantined_row_waits_for_a_person_whatever_the_host_says(rig) -> Non
     assert row["release_after"] is None, "nobody knows what there is to release"
 
 
+def test_a_look_clears_the_count_of_a_quarantined_row_and_takes_it_out_of_nothing(rig) -> None:
+    rig.ready()
+    kill(rig, 3)
+    assert rig.claim() == []
+    for ask in (rig.removing, rig.ready):
+        ask()
+        assert rig.claim() == []
+        row = rig.row()
+        assert (row["phase"], row["reason"], row["reclaims"]) == ("stalled", "Quarantined", 0)
+    assert (suspects(rig), rig.busy()) == (0, False)
+
+
 def test_a_quarantined_row_with_a_resource_is_released_after_the_grace(rig) -> None:
     rig.make_ready()
     rig.ready({"a": 2})

@@ -2,7 +2,7 @@
 
 import threading
 from datetime import datetime, timedelta
-from uuid import uuid4
+from uuid import uuid4, uuid5
 
 import pytest
 import sqlalchemy as sa
@@ -238,6 +238,21 @@ def test_a_resource_that_only_a_late_worker_noted_may_vanish_too(sweeper: Sweepe
     sweeper.rig.change(last_observed_at=None)
     sweeper.twice(Sort.DRIFT, "x1")
     assert sweeper.retire() is Act.DONE
+
+
+def test_a_row_with_the_id_that_the_next_incarnation_might_have_had_stops_nothing(
+    sweeper: Sweeper,
+) -> None:
+    rig = sweeper.rig
+    rig.make_ready()
+    rig.clock.advance(60)
+    sweeper.twice(Sort.DRIFT, "x1", apart=10.0)
+    rig.insert(uuid5(rig.row()["id"], "next"), "ws_forged")
+    assert sweeper.retire() is Act.DONE
+    first, second, forged = rig.rows()
+    assert (first["retired_at"], second["incarnation"]) == (rig.clock.instant, 2)
+    assert (second["workspace_id"], second["retired_at"]) == ("ws_1", None)
+    assert (forged["workspace_id"], forged["lease_token"]) == ("ws_forged", 0)
 
 
 def test_a_retired_row_is_never_looked_at_again(sweeper: Sweeper) -> None:
