@@ -510,6 +510,18 @@ def test_what_that_look_up_finds_is_released(rig) -> None:
     assert (claim.step, claim.tenancy.external_id) == (Step.RELEASE, "x1")
 
 
+def test_what_that_look_up_finds_is_kept_where_nothing_is_ever_released(rig) -> None:
+    rig.ready()
+    rig.settle(rig.claim_one(), Phase.PENDING, delay=10**6, creates=0)
+    rig.removing()
+    rig.claim(keeps=True)
+    rig.clock.advance(3600)
+    look = rig.claim_one(keeps=True)
+    rig.settle(look, Phase.READY, external_id="x1", delay=0.0, creates=0)
+    assert rig.claim(keeps=True) == []
+    assert (rig.row()["phase"], rig.row()["external_id"]) == ("kept", "x1")
+
+
 def test_a_row_asked_back_during_that_look_up_keeps_its_back_off(rig) -> None:
     rig.ready()
     rig.settle(rig.claim_one(), Phase.PENDING, delay=10**6, creates=0, attempts=3)
