@@ -112,6 +112,7 @@ class Calls:
             task.cancel()
         if self._watch is not None:
             self._watch.cancel()
+            self._watch = None
         return left
 
     def _ended(self, call: "_Call", task: "asyncio.Task[Ended]") -> None:
@@ -150,7 +151,7 @@ async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock,
     """
     calls = Calls(limit=limit, clock=clock, hop=hop)
     over: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-    calls.begin(method, tenancy, over.set_result)
+    calls.begin(method, tenancy, lambda end: None if over.done() else over.set_result(end))
     try:
         return await over
     finally:
@@ -194,7 +195,7 @@ class _Call:
         self.on_loop = inspect.iscoroutinefunction(method)
 
     async def outcome(self, hop: Hop) -> Ended:
-        result = self._begun() if self.on_loop else await hop.run(self._begun)
+        result = self._begun() if self.on_loop else await self._begun_on_thread(hop)
         if not isinstance(result, Awaitable):
             return result
         self.on_loop = True
@@ -205,15 +206,21 @@ class _Call:
         except BaseException as error:  # noqa: BLE001  # an adapter may raise anything
             return _raised(error)
 
+    async def _begun_on_thread(self, hop: Hop) -> Ended | Awaitable[Ended]:
+        try:
+            return await hop.run(self._begun)
+        except RuntimeError as error:  # no thread is to be had; the adapter's own end in `_begun`
+            return TemporaryError(f"the call was not begun: {error}")
+
     def _begun(self) -> Ended | Awaitable[Ended]:
         if not self._in_time():
             return UnsentError("the call was not begun: its turn came too late")
         # Caught on the thread: a StopIteration, for one, cannot travel through a future.
         try:
             result = self._method(self._tenancy)
+            return result if isinstance(result, Awaitable) else _checked(result)
         except BaseException as error:  # noqa: BLE001  # an adapter may raise anything
             return _raised(error)
-        return result if isinstance(result, Awaitable) else _checked(result)
 
 
 def _raised(error: BaseException) -> Exception:

@@ -54,7 +54,7 @@ class Hop(Protocol):
         """Run `work` and give its result; cancelling the caller does not stop the work."""
 
     def close(self) -> None:
-        """Begin nothing more; what is under way ends by itself."""
+        """Keep no threads; what is under way or waits for its slot ends by itself."""
 
 
 class SharedHop(Hop, Protocol):

@@ -29,33 +29,42 @@ class Pool:
         self._name = name
         self._idle = 0
         self._started = 0
+        self._closed = False
         self._lock = threading.Lock()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
 
     def begin(self, job: Job) -> None:
-        """Have a thread do it at once."""
+        """Have a thread do it at once; raises RuntimeError where the system gives no thread."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
-                self._started += 1
-                name = f"{self._name}-{self._started}"
+                name = f"{self._name}-{self._started + 1}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
+                self._started += 1
         self._jobs.put(job)
 
     def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        stays = True
+        while stays and (job := self._jobs.get()) is not None:
             then = job()
             del job
-            with self._lock:
-                self._idle += 1
+            stays = self._stays_idle()
             # After the count: whoever gets the slot finds this thread, and starts no other.
             then()
             del then
 
+    def _stays_idle(self) -> bool:
+        with self._lock:
+            self._idle += not self._closed
+            return not self._closed
+
     def close(self) -> None:
-        """Let idle threads end; one that hangs ends with the process."""
-        for _ in range(self._started):
+        """Let each thread end once it is idle; one that hangs ends with the process."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, 0
+        for _ in range(idle):
             self._jobs.put(None)
 
 
@@ -78,8 +87,9 @@ class Threads:
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` on a thread as soon as a slot is free.
 
-        Cancelling the caller leaves the work to end by itself, even while it still waits for its
-        slot; the slot comes back when it has.
+        Raises RuntimeError where the system gives no thread; nothing was begun then. Cancelling the
+        caller leaves the work to end by itself, even while it still waits for its slot; the slot
+        comes back when it has.
         """
         caller: _Caller[T] = _Caller()
         self._take(partial(self._do, caller, work))
@@ -98,13 +108,18 @@ class Threads:
         return await caller.answer
 
     def close(self) -> None:
-        """Let idle threads end; one that hangs ends with the process."""
+        """Let each thread end once it is idle; one that hangs ends with the process."""
         self._pool.close()
 
     def _take(self, job: Job) -> None:
         """Begin the job as soon as a slot is free."""
-        if self._has_slot(job):
-            self._begin(job)
+        if not self._has_slot(job):
+            return
+        try:
+            self._pool.begin(job)
+        except RuntimeError:
+            self._give()
+            raise
 
     def _has_slot(self, job: Job) -> bool:
         """Take a slot for the job, or have it wait for one."""
@@ -122,10 +137,12 @@ class Threads:
                 self._free += 1
                 return
             job = self._waiting.popleft()
-        self._begin(job)
-
-    def _begin(self, job: Job) -> None:
-        self._pool.begin(job)
+        try:
+            self._pool.begin(job)
+        except RuntimeError:  # no thread is to be had: it goes on waiting, for the next slot
+            with self._lock:
+                self._free += 1
+                self._waiting.appendleft(job)
 
     def _do(self, caller: "_Caller[T]", work: Callable[[], T]) -> Callable[[], None]:
         return self._end(caller, *caller.run(work))
@@ -138,11 +155,16 @@ class Threads:
         second: Callable[[T], U],
     ) -> Callable[[], None]:
         result, error = caller.run(first)
-        if error is not None or caller.answer.done():
+        if error is not None:
             return self._end(caller, None, error)
         self._give()
-        rest = partial(others._do, caller, partial(second, cast("T", result)))
+        rest = partial(others._do_second, caller, partial(second, cast("T", result)))
         return rest() if others._has_slot(rest) else _nothing
+
+    def _do_second(self, caller: "_Caller[U]", second: Callable[[], U]) -> Callable[[], None]:
+        if caller.answer.done():  # gone while it waited for the slot
+            return self._end(caller, None, None)
+        return self._do(caller, second)
 
     def _end(
         self, caller: "_Caller[T]", result: T | None, error: BaseException | None

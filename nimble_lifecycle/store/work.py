@@ -272,8 +272,8 @@ class WorkStore(FleetStore):
 
     @cached_property
     def _settle_one_by_one(self) -> tuple[Prepared, Prepared, Prepared]:
-        settle, write_journal, rescue = settle_one_by_one(self.clock)
-        return self._prepared(settle), self._prepared(write_journal), self._prepared(rescue)
+        settle, rescue, write_journal = settle_one_by_one(self.clock)
+        return self._prepared(settle), self._prepared(rescue), self._prepared(write_journal)
 
     @cached_property
     def _busy(self) -> sa.Executable:

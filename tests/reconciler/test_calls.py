@@ -228,3 +228,61 @@ def test_a_call_during_which_the_process_stood_still_is_heard_out() -> None:
         return await ended(suspended, TENANCY, limit=1.0, clock=clock, hop=Threads(1, "test"))
 
     assert asyncio.run(run()) == Provisioned("late")
+
+
+class NoThreads:
+    """A hop on a system that gives no more threads."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        raise RuntimeError("can't start new thread")
+
+    def close(self) -> None: ...
+
+
+def test_a_call_for_which_no_thread_can_be_had_was_certainly_not_begun() -> None:
+    begun: list[Tenancy] = []
+
+    def method(tenancy: Tenancy) -> None:
+        begun.append(tenancy)
+
+    async def run() -> Ended:
+        clock = ManualClock()
+        return await ended(method, TENANCY, limit=LIMIT, clock=clock, hop=NoThreads())
+
+    outcome = asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert isinstance(outcome, TemporaryError)
+    assert begun == []
+
+
+def test_an_answer_that_cannot_even_be_looked_at_comes_back_as_an_error() -> None:
+    class Broken(Provisioned):
+        def __getattribute__(self, name: str) -> object:
+            raise KeyError(name)
+
+    for method in both(lambda: Broken("r")):
+        outcome = asyncio.run(asyncio.wait_for(call(method), PATIENCE))
+        assert isinstance(outcome, KeyError)
+
+
+def test_an_answer_that_comes_as_its_caller_is_cancelled_is_let_be() -> None:
+    told: list[object] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        answer: asyncio.Future[Provisioned] = asyncio.get_running_loop().create_future()
+
+        async def method(_: Tenancy) -> Provisioned:
+            return await answer
+
+        task = asyncio.ensure_future(call(method))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        answer.set_result(Provisioned("r"))
+        await asyncio.sleep(0)  # the call has ended, and nobody was told yet
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert told == []

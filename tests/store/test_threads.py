@@ -175,3 +175,93 @@ def test_what_follows_is_not_begun_for_a_caller_who_is_gone() -> None:
         assert after == []
 
     running(test)
+
+
+def test_what_follows_is_not_begun_for_a_caller_who_left_while_it_waited_for_its_slot() -> None:
+    async def test(threads: Threads) -> None:
+        others = threads.beside(1)
+        release, begun, after = threading.Event(), threading.Event(), []
+
+        def hang() -> None:
+            begun.set()
+            release.wait()
+
+        hung = asyncio.ensure_future(others.run(hang))
+        await comes(begun.is_set)
+        gone = asyncio.ensure_future(threads.run_both(lambda: None, others, after.append))
+        await asyncio.sleep(0)
+        await threads.run(lambda: None)  # the first is over: it had the only slot
+        gone.cancel()
+        await asyncio.wait([gone])
+        release.set()
+        await hung
+        assert await others.run(lambda: "free") == "free"
+        assert after == []
+
+    running(test)
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give no more threads, as a system does at its limit."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_where_no_thread_can_be_had_the_call_fails_and_costs_no_slot() -> None:
+    async def test(threads: Threads) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            refusing(patched)
+            for _ in range(3):
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await asyncio.wait_for(threads.run(lambda: None), PATIENCE)
+        assert await asyncio.wait_for(threads.run(lambda: "served"), PATIENCE) == "served"
+
+    running(test)
+
+
+def test_where_no_thread_can_be_had_what_waits_goes_on_waiting() -> None:
+    async def test(threads: Threads) -> None:
+        others = threads.beside(1)
+        release, begun = threading.Event(), threading.Event()
+
+        def first() -> None:
+            begun.set()
+            release.wait()
+
+        with pytest.MonkeyPatch.context() as patched:
+            both = asyncio.ensure_future(threads.run_both(first, others, lambda _: "both"))
+            await comes(begun.is_set)
+            waiting = asyncio.ensure_future(threads.run(lambda: "waited"))
+            await asyncio.sleep(0)
+            refusing(patched)
+            release.set()
+            # Its one thread goes on with the second; the slot it gave back finds no other.
+            assert await asyncio.wait_for(both, PATIENCE) == "both"
+        assert await asyncio.wait_for(threads.run(lambda: "served"), PATIENCE) == "served"
+        assert await asyncio.wait_for(waiting, PATIENCE) == "waited"
+
+    running(test)
+
+
+def test_what_still_waited_when_the_threads_were_closed_is_done() -> None:
+    async def test(threads: Threads) -> None:
+        release, begun, done = threading.Event(), threading.Event(), threading.Event()
+
+        def hang() -> None:
+            begun.set()
+            release.wait()
+
+        hung = asyncio.ensure_future(threads.run(hang))
+        await comes(begun.is_set)
+        last = asyncio.ensure_future(threads.run(done.set))
+        await asyncio.sleep(0)
+        threads.close()
+        release.set()
+        await asyncio.wait_for(asyncio.gather(hung, last), PATIENCE)
+        assert done.is_set()
+
+    running(test)
+    until(lambda: named() == [])
