@@ -33,6 +33,7 @@ from nimble_lifecycle.store.engines import (
     is_stale_statement,
     make_engine,
     parse_url,
+    prepare_nothing,
     why,
 )
 from nimble_lifecycle.store.models import deployment
@@ -157,7 +158,7 @@ class Database:
             if is_our_mistake(error):
                 raise
             if is_stale_statement(error):
-                self.engine.dispose()
+                prepare_nothing(self.engine)
             raise StoreUnavailable(f"{self.location} cannot be used: {why(error)}") from error
 
     def _set_end(self, connection: "Connection", until: float) -> None:

@@ -120,10 +120,20 @@ def plan_once(engine: "Engine") -> None:
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: "DeadlineConnection", _: object) -> None:
-        connection.prepare_threshold = 0  # psycopg plans a statement five times before it keeps it
         cursor = connection.cursor()
         cursor.execute("SET plan_cache_mode = force_generic_plan")
         cursor.close()
+        connection.prepare_threshold = 0  # psycopg plans a statement five times before it keeps it
+
+
+def prepare_nothing(engine: "Engine") -> None:
+    """Make connections anew that keep no statements, which a proxy does not keep either."""
+
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: "DeadlineConnection", _: object) -> None:
+        connection.prepare_threshold = None
+
+    engine.dispose()
 
 
 def _state(error: DBAPIError) -> str | None:

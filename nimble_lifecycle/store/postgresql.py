@@ -2,6 +2,7 @@
 
 import math
 import re
+import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -80,6 +81,9 @@ class DeadlineConnection(psycopg.Connection[tuple[object, ...]]):
         options = {**kwargs, "connect_timeout": left}
         connection = cls.connect(*args, **options, cursor_factory=NumberedCursor)  # type: ignore[arg-type]
         connection.until = until
+        # psycopg counts its prepared statements from 0. Behind a proxy that pools transactions the
+        # statement of that name may be another connection's, which would be run instead.
+        connection._prepared._prepared_idx = secrets.randbits(48)
         return connection
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:

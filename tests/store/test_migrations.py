@@ -293,4 +293,22 @@ def test_prepared_statements_that_a_proxy_dropped_cost_one_call(postgres_url: st
         store.reading(soon(store), lambda at: at.exec_driver_sql(drop).close())
         with pytest.raises(StoreUnavailable):
             store.kinds()
-        assert store.kinds() == []
+        for _ in range(8):
+            assert store.kinds() == []
+        assert prepared_in(store) == [], "by now it is known that none is kept"
+
+
+def test_no_two_connections_give_a_statement_the_same_name(postgres_url: str) -> None:
+    """Else one could run the other's, behind a proxy that lends both the same session."""
+    with closing(WorkStore(postgres_url)) as one, closing(WorkStore(postgres_url)) as other:
+        one.kinds(), other.kinds()
+        names = prepared_in(one), prepared_in(other)
+    assert all(names)
+    assert not set(names[0]) & set(names[1])
+
+
+def prepared_in(store: WorkStore) -> list[str]:
+    """Name the statements that the store's connection keeps."""
+    asked = "SELECT name FROM pg_prepared_statements"
+    found = store.reading(soon(store), lambda at: at.exec_driver_sql(asked).scalars().all())
+    return list(found)
