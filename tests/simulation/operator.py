@@ -13,7 +13,7 @@ from nimble_lifecycle.store.operators import By
 from tests.simulation.loop import Loop, Process
 from tests.simulation.oracle import ANY_PLAN, HostCall, Oracle
 from tests.simulation.site import KIND, Site
-from tests.simulation.threads import SimulatedThreads
+from tests.simulation.threads import simulated_threads
 from tests.simulation.wire import RemoteOperatorStore
 
 LATEST = 60.0
@@ -36,7 +36,7 @@ class Operator:
     oracle: Oracle
 
     def __post_init__(self) -> None:
-        self._threads = SimulatedThreads(self.loop, self.process, 4, "operator")
+        self._threads = simulated_threads(self.loop, self.process, 4, "operator")
 
     async def meddle(self) -> None:
         """Do something that nobody needs, to a row or to the kind."""

@@ -27,7 +27,7 @@ from nimble_lifecycle.reconciler.limits import Limits
 from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.reconciler.worker import Worker
-from nimble_lifecycle.store import IntentStore
+from nimble_lifecycle.store import IntentStore, Threads
 from nimble_lifecycle.store.sweeps import SweepStore
 from tests.simulation.loop import Loop, Process, StuckError
 from tests.simulation.operator import Operator
@@ -35,7 +35,7 @@ from tests.simulation.oracle import CALL_LIMIT, MAX_CREATES, HostCall, Oracle
 from tests.simulation.scenario import Scenario, drawn
 from tests.simulation.site import KIND, Site
 from tests.simulation.stores import Stores
-from tests.simulation.threads import SimulatedThreads
+from tests.simulation.threads import simulated_threads
 from tests.simulation.troubles import Troubles
 from tests.simulation.wire import Wire
 
@@ -94,8 +94,8 @@ class SimulatedLifecycle(Lifecycle):
         self._process = process
 
     def _new_service(self) -> Service:
-        def threads(slots: int, name: str) -> SimulatedThreads:
-            return SimulatedThreads(self._world.loop, self._process, slots, name)
+        def threads(slots: int, name: str) -> Threads:
+            return simulated_threads(self._world.loop, self._process, slots, name)
 
         return Service(self._store, self._author, threads)
 
@@ -218,7 +218,7 @@ class World:
         """Sweep as a process does; None where it fails or dies."""
         store = self.stores.work()
         self._connect(store, process)
-        threads = SimulatedThreads(self.loop, process, 4, "sweep")
+        threads = simulated_threads(self.loop, process, 4, "sweep")
         ports = Ports(clock=store.clock, database=threads, threads=threads)
         wishes = Wishes(release_orphans=True)
         sweeper = SweepStore(store, actor=process.name)
@@ -314,8 +314,8 @@ class World:
             backoff=Backoff(1.0, s.longest_backoff, self.chance.uniform),
         )
 
-        def threads(slots: int, sort: str) -> SimulatedThreads:
-            return SimulatedThreads(self.loop, process, slots, sort)
+        def threads(slots: int, sort: str) -> Threads:
+            return simulated_threads(self.loop, process, slots, sort)
 
         async def work() -> None:
             worker = Worker(

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nimble_lifecycle.store import Threads
+from nimble_lifecycle.store.threads import Job, Pool
 from tests.simulation.loop import Loop, Process
 
 _here = threading.local()
@@ -79,19 +80,16 @@ def this_fiber() -> Fiber | None:
     return getattr(_here, "fiber", None)
 
 
-class SimulatedThreads(Threads):
-    """The real hop over simulated threads."""
+class SimulatedPool(Pool):
+    """The threads of a simulated process."""
 
-    def __init__(self, loop: Loop, process: Process, slots: int, name: str) -> None:
-        super().__init__(slots, name)
+    def __init__(self, loop: Loop, process: Process) -> None:
+        super().__init__("simulated")
         self._loop = loop
         self._process = process
 
-    def beside(self, slots: int) -> "SimulatedThreads":
-        """Give further slots, of the same process."""
-        return SimulatedThreads(self._loop, self._process, slots, "")
-
-    def _begin(self, job: Callable[[], Callable[[], None]]) -> None:
+    def begin(self, job: Job) -> None:
+        """Have a fiber do it in its turn."""
         if not self._process.alive:
             raise Killed
 
@@ -103,3 +101,8 @@ class SimulatedThreads(Threads):
 
     def close(self) -> None:
         """Nothing: simulated threads end with their work."""
+
+
+def simulated_threads(loop: Loop, process: Process, slots: int, name: str) -> Threads:
+    """Give the real hop over simulated threads."""
+    return Threads(slots, name, pool=SimulatedPool(loop, process))
