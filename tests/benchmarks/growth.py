@@ -23,7 +23,8 @@ DUE = 100
 CHANGE = """
 UPDATE nimble_tenancy
 SET generation = generation + 1, generation_at = now(), params_hash = md5(random()::text)
-WHERE workspace_id = ANY(SELECT 'workspace_' || n FROM generate_series(1, %s::int, %s::int) n)
+WHERE workspace_id = ANY(SELECT 'ws_' || substr(md5('w' || n), 1, 12)
+                         FROM generate_series(1, %s::int, %s::int) n)
 """
 
 

@@ -75,7 +75,8 @@ async def _bytes(bench: Bench) -> None:
         store = IntentStore(url)
 
         def touch(number: int) -> None:
-            store.touch(Workspace(f"workspace_{number}"), KIND, until=time.monotonic() + SOON)
+            workspace = Workspace(ours.ready_workspace(number))
+            store.touch(workspace, KIND, until=time.monotonic() + SOON)
 
         touched = range(1, rows + 1, 10)
         for number in touched:
