@@ -45,6 +45,7 @@ from nimble_lifecycle.store.verdicts import (
     CALLING,
     CREATING,
     ENDING,
+    ROOM,
     Room,
     Verdict,
     asked,
@@ -272,7 +273,8 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     key = sa.select(deployment.c.owner_id).scalar_subquery() + "-" + base32(t.c.id)
     since = t.c.generation_at.label("since")
     needed = (at, since, key.label("key"), first.label("first"), asked.label("asked"))
-    rows = judged(now, room, *needed)
+    # Of all rows those that are held are left out below: what is left is judged without.
+    rows = judged(now, room if only else ROOM, *needed)
     free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
     if only:
         rows = rows.where(t.c.id == sa.bindparam("its_id", type_=sa.Uuid()), free)

@@ -6,6 +6,7 @@ The conditions are SQL expressions over the row. None of them is ever NULL, so e
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeAlias
 
 import sqlalchemy as sa
 
@@ -144,7 +145,7 @@ def verdict_of(
     now: sa.ColumnElement[datetime], grace_over: sa.ColumnElement[bool], room: Room
 ) -> sa.ColumnElement[str]:
     """Give a row's `Verdict`: the first whose condition fits."""
-    cases: tuple[tuple[sa.ColumnElement[bool], Verdict], ...] = (
+    return _first(
         (_killer, Verdict.QUARANTINE),
         *_under_way(now),
         (is_held(now, grace_over, room), Verdict.HELD),
@@ -152,8 +153,17 @@ def verdict_of(
         *_wanted(now),
         (rescued, Verdict.RESCUE),
         (_releasable, Verdict.STAY),
+        otherwise=Verdict.LOOK,
     )
-    return sa.case(*((fits, word(verdict)) for fits, verdict in cases), else_=word(Verdict.LOOK))
+
+
+_Case: TypeAlias = tuple[sa.ColumnElement[bool], Verdict | sa.ColumnElement[str]]
+
+
+def _first(*cases: _Case, otherwise: Verdict) -> sa.ColumnElement[str]:
+    """Give what stands beside the first condition that fits."""
+    whens = ((fits, word(v) if isinstance(v, Verdict) else v) for fits, v in cases)
+    return sa.case(*whens, else_=word(otherwise))
 
 
 def is_held(
@@ -167,7 +177,7 @@ def is_held(
 
 def _under_way(
     now: sa.ColumnElement[datetime],
-) -> tuple[tuple[sa.ColumnElement[bool], Verdict], ...]:
+) -> tuple[_Case, ...]:
     """Judge rows with a call whose outcome is not known, or a release that has started."""
     due = _due(now)
     unknown = sa.and_(is_open, sa.not_(has_resource), due)
@@ -186,28 +196,30 @@ def _under_way(
     )
 
 
-def _release_asked(
-    grace_over: sa.ColumnElement[bool],
-) -> tuple[tuple[sa.ColumnElement[bool], Verdict], ...]:
+def _release_asked(grace_over: sa.ColumnElement[bool]) -> tuple[_Case, ...]:
     """Judge rows whose release is asked for, and may start once the grace is over.
 
     That no create was applied is the adapter's word; where it can look, it must have looked.
     """
-    nothing = sa.and_(_releasable, sa.not_(has_resource))
+    nothing = sa.not_(has_resource)
     can_look = sa.and_(sa.bindparam("its_can_find", type_=sa.Boolean()), sa.not_(_proven_empty))
+    # The end of a grace is long to say, so it is said once.
+    over = _first(
+        (sa.and_(nothing, can_look), Verdict.FIND),
+        (nothing, Verdict.DROP),
+        (_keeps, Verdict.KEEP),
+        otherwise=Verdict.RELEASE,
+    )
     return (
-        (sa.and_(nothing, t.c.create_started_at.is_(None)), Verdict.DROP),
-        (sa.and_(nothing, unsure), Verdict.LOOK),
-        (sa.and_(nothing, grace_over, can_look), Verdict.FIND),
-        (sa.and_(nothing, grace_over), Verdict.DROP),
-        (sa.and_(_releasable, grace_over, _keeps), Verdict.KEEP),
-        (sa.and_(_releasable, grace_over), Verdict.RELEASE),
+        (sa.and_(_releasable, nothing, t.c.create_started_at.is_(None)), Verdict.DROP),
+        (sa.and_(_releasable, nothing, unsure), Verdict.LOOK),
+        (sa.and_(_releasable, grace_over), over),
     )
 
 
 def _wanted(
     now: sa.ColumnElement[datetime],
-) -> tuple[tuple[sa.ColumnElement[bool], Verdict], ...]:
+) -> tuple[_Case, ...]:
     """Judge rows that are wanted: a create, or an update of what is there."""
     fresh = _fresh(now)
     # A row with a resource is due only where an update failed or nobody said how it ended.
