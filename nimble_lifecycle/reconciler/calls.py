@@ -210,7 +210,7 @@ class _Call:
         try:
             return await hop.run(self._begun)
         except RuntimeError as error:  # no thread is to be had; the adapter's own end in `_begun`
-            return TemporaryError(f"the call was not begun: {error}")
+            return UnsentError(f"the call was not begun: {error}")
 
     def _begun(self) -> Ended | Awaitable[Ended]:
         if not self._in_time():

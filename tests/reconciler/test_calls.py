@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from waiting import PATIENCE
 
 from nimble_lifecycle.errors import TemporaryError, UnknownOutcome
 from nimble_lifecycle.protocol import Phase, Tenancy
-from nimble_lifecycle.reconciler.calls import Ended, OverrunError, ended
+from nimble_lifecycle.reconciler.calls import Calls, Ended, OverrunError, ended
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Threads
 from nimble_lifecycle.testing import ManualClock
@@ -286,3 +287,60 @@ def test_an_answer_that_comes_as_its_caller_is_cancelled_is_let_be() -> None:
 
     asyncio.run(scenario())
     assert told == []
+
+
+def test_each_call_is_given_up_at_its_own_limit_and_no_other() -> None:
+    clock = ManualClock()
+    over: dict[str, Ended] = {}
+
+    async def turns() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        answered = asyncio.Event()
+
+        async def answers(_: Tenancy) -> Released:
+            await answered.wait()
+            return Released()
+
+        async def hangs(_: Tenancy) -> Released:
+            await asyncio.Event().wait()
+            return Released()
+
+        calls = Calls(limit=10.0, clock=clock, hop=Threads(1, "test"))
+        calls.begin(answers, TENANCY, partial(over.__setitem__, "first"))
+        await turns()
+        clock.advance(6.0)
+        calls.begin(hangs, TENANCY, partial(over.__setitem__, "second"))
+        answered.set()
+        await turns()
+        assert over == {"first": Released()}
+        clock.advance(9.0)
+        await turns()
+        assert "second" not in over
+        clock.advance(1.0)
+        await turns()
+        assert isinstance(over["second"], OverrunError)
+        assert over["first"] == Released()
+
+    asyncio.run(scenario())
+
+
+def test_of_calls_that_are_abandoned_nothing_more_is_heard() -> None:
+    over: list[Ended] = []
+
+    async def hangs(_: Tenancy) -> Released:
+        await asyncio.Event().wait()
+        return Released()
+
+    async def scenario() -> None:
+        calls = Calls(limit=10.0, clock=ManualClock(), hop=Threads(1, "test"))
+        calls.begin(hangs, TENANCY, over.append)
+        await asyncio.sleep(0)
+        left = calls.abandon()
+        await asyncio.wait(left, timeout=PATIENCE)
+        assert [task.cancelled() for task in left] == [True]
+
+    asyncio.run(scenario())
+    assert over == []
