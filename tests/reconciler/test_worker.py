@@ -288,6 +288,47 @@ def test_an_id_that_another_row_has_is_a_shared_resource(fleet: MakeFleet) -> No
     assert (shared["reason"], shared["external_id"]) == ("SharedResource", None)
 
 
+class Shares(MemoryVendor):
+    """Gives every tenancy the resource of the first."""
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        return Provisioned("the-one")
+
+    async def find(self, tenancy: Tenancy) -> External:
+        return External("the-one")
+
+
+class Another(MemoryVendor):
+    """Knows whose a name is, and says so."""
+
+    async def find(self, tenancy: Tenancy) -> External | None:
+        taken = any(found.name == tenancy.workspace_id for found in self.world.resources.values())
+        if taken and not self.world.of(tenancy.idempotency_key):
+            raise NameConflict("it is another's")
+        return None
+
+
+@pytest.mark.parametrize(
+    ("adapter", "reason", "looks"), [(Shares, "SharedResource", 0), (Another, "NameConflict", 1)]
+)
+def test_a_row_that_met_what_is_anothers_is_released_and_that_is_left_alone(
+    fleet: MakeFleet, adapter: type[MemoryVendor], reason: str, looks: int
+) -> None:
+    f = fleet(adapter(World(unique_names=True)))
+    theirs = f.world.add("b")
+    f.ready("a")
+    asyncio.run(f.work())
+    f.ready("b")
+    asyncio.run(f.work())
+    assert f.rows()[1]["reason"] == reason
+    f.removing("b")
+    asyncio.run(f.work())
+    assert [row["phase"] for row in f.rows()] == ["ready", "released"]
+    assert sum(entry["action"] == "find" for entry in f.journal()) == looks
+    assert f.world.resources[theirs.external_id] == theirs
+    assert f.world.deleted == 0
+
+
 def test_an_operation_without_a_poll_method_is_an_unknown_create(sqlite_fleet: MakeFleet) -> None:
     class NoPoll(Blind):
         poll = Vendor.poll
