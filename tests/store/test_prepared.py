@@ -55,6 +55,18 @@ def test_values_are_sent_as_sqlalchemy_sends_them(rig) -> None:
     )
 
 
+def test_values_that_are_part_of_the_statement_are_sent_as_sqlalchemy_sends_them(rig) -> None:
+    rig.ready()
+    change = sa.update(t).values(params={"region": "eu"}, last_used_at=rig.after(90), paused=True)
+    rig.work.writing(rig.soon(), lambda at: prepared(rig, change).row(at, {}))
+    row = rig.row()
+    assert (row["params"], row["last_used_at"], row["paused"]) == (
+        {"region": "eu"},
+        rig.after(90),
+        True,
+    )
+
+
 def test_no_row_is_none(rig) -> None:
     nobody = prepared(rig, sa.select(t.c.id).where(t.c.workspace_id == "nobody"))
     assert rig.work.reading(rig.soon(), lambda at: nobody.row(at, {})) is None
@@ -87,6 +99,7 @@ def test_a_lost_connection_takes_those_with_it_that_are_as_old(postgres_rig) -> 
     with pytest.raises(StoreUnavailable) as caught:
         rig.work.reading(rig.soon(), lambda at: own.row(at, {}))
     assert isinstance(caught.value.__cause__, OperationalError)
+    assert caught.value.__cause__.connection_invalidated
     for _ in range(3):
         row = rig.work.reading(rig.soon(), lambda at: own.row(at, {}))
         assert row["pid"] not in pids

@@ -265,3 +265,29 @@ def test_what_still_waited_when_the_threads_were_closed_is_done() -> None:
 
     running(test)
     until(lambda: named() == [])
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_whoever_did_both_gives_each_slot_back_once(leaves: bool) -> None:
+    async def test(threads: Threads) -> None:
+        others = threads.beside(1)
+        for raising in (lambda: 1, lambda _: 2), (lambda: 1, lambda _: 1 / 0), (lambda: 1 / 0, id):
+            both = asyncio.ensure_future(threads.run_both(raising[0], others, raising[1]))
+            await asyncio.sleep(0)
+            if leaves:
+                both.cancel()
+            await asyncio.wait([both])
+        for slots in threads, others:
+            await asyncio.wait_for(slots.run(lambda: None), PATIENCE)
+            release, begun = threading.Event(), []
+            hung = [
+                asyncio.ensure_future(slots.run(lambda b=begun, r=release: (b.append(1), r.wait())))
+                for _ in range(2)
+            ]
+            await comes(lambda b=begun: bool(b))
+            await asyncio.sleep(0.05)
+            assert begun == [1], "there is one slot"
+            release.set()
+            await asyncio.gather(*hung)
+
+    running(test)
