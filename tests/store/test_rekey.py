@@ -33,7 +33,7 @@ def sent(rig, work) -> list[str]:
     return [
         each.text
         for each in statements
-        if "nimble_tenancy" in each.text and "NOTIFY" not in each.text
+        if "nimble_tenancy" in each.text and "pg_notify" not in each.text
     ]
 
 
