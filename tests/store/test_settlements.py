@@ -224,6 +224,7 @@ def test_a_row_gets_to_the_operation_of_a_create_that_lost_its_lease(rig) -> Non
     noted = {"operation_id": "a", "operation_deadline_at": rig.after(100)}
     assert rig.row() == {**before, **noted}
     assert rig.settle(second, Phase.UNRESOLVED, delay=0.0), "it looked, and found nothing yet"
+    assert rig.row()["operation_deadline_at"] == rig.after(100)
     claim = rig.claim_one()
     assert (claim.step, claim.tenancy.operation_id) == (Step.POLL, "a")
 
