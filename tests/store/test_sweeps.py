@@ -98,6 +98,24 @@ def test_only_wanted_rows_that_were_not_heard_from_are_silent(sweeper: Sweeper) 
     assert [each.workspace_id for each in sweeper.silent(since)] == ["silent"]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda rig: {"hold": "release"},
+        lambda rig: {"kind": "other"},
+        lambda rig: {"release_started_at": rig.clock.instant},
+        lambda rig: {"retired_at": rig.clock.instant},
+    ],
+    ids=["held", "of another kind", "going", "retired"],
+)
+def test_silence_is_asked_of_live_wanted_rows_of_the_kind_alone(sweeper: Sweeper, other) -> None:
+    rig = sweeper.rig
+    rig.ready()
+    assert len(sweeper.silent(rig.clock.instant)) == 1
+    rig.change(**other(rig))
+    assert sweeper.silent(rig.clock.instant) == []
+
+
 def test_every_silent_row_is_met_once_in_a_table_of_several_stretches(
     sweeper: Sweeper, monkeypatch
 ) -> None:
@@ -108,6 +126,16 @@ def test_every_silent_row_is_met_once_in_a_table_of_several_stretches(
     since = sweeper.rig.clock.instant
     assert len(sweeper.store.stretches()) > 1
     assert sorted(each.workspace_id for each in sweeper.silent(since)) == sorted(names)
+
+
+def test_a_postgresql_that_reads_all_for_a_part_is_asked_once(postgres_rig, monkeypatch) -> None:
+    monkeypatch.setattr(sweeps, "_STRETCH", {"postgresql": 1})
+    sweeper = Sweeper(postgres_rig)
+    fleet(postgres_rig, 40)
+    assert len(sweeper.store.stretches()) > 1
+    monkeypatch.setattr(postgres_rig.work.engine.dialect, "server_version_info", (13, 9))
+    assert sweeper.store.stretches() == [Stretch(0, None)]
+    assert len(sweeper.silent(postgres_rig.clock.instant)) == 40
 
 
 def test_an_empty_table_has_one_stretch_without_an_end(sweeper: Sweeper) -> None:
@@ -358,6 +386,13 @@ def test_a_large_fleet_may_lose_a_tenth_a_day(sweeper: Sweeper) -> None:
     assert sweeper.store.allowed(KIND) == 5
     # The fleet shrinks by what is retired, and with it what is let pass.
     assert retire_all(sweeper).count(Act.DONE) == 4
+
+
+def test_what_is_going_already_lets_no_more_pass(sweeper: Sweeper) -> None:
+    rig = sweeper.rig
+    fleet(rig, 50)
+    rig.change(release_started_at=rig.clock.instant)
+    assert sweeper.store.allowed(KIND) == 3
 
 
 def test_three_within_a_day_keep_the_breaker_closed(sweeper: Sweeper) -> None:
