@@ -147,7 +147,8 @@ class Service:
                 await self._store_threads.run(self._store.close)
         except Late:
             logger.warning("the database did not close in time")
-        self._store_threads.close()
+        finally:
+            self._store_threads.close()
 
     def note_use(self, call: Call) -> None:
         """Note in the background that an ordinary call uses its workspace; returns at once."""

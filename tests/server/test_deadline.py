@@ -140,6 +140,38 @@ async def test_a_database_that_never_answers_fails_every_call_in_time_and_recove
         await asyncio.gather(*(again(client) for _ in range(30)))
 
 
+@pytest.mark.parametrize("patient", [True, False])
+async def test_a_server_that_ends_while_its_database_hangs_leaves_nothing_once_that_answers(
+    monkeypatch, sqlite_table, released, patient
+):
+    """Neither threads nor connections, whether or not somebody waits for its end."""
+    before, closing, closed = set(threading.enumerate()), threading.Event(), threading.Event()
+    close = IntentStore.close
+
+    def slow(store) -> None:
+        closing.set()
+        released.wait()
+        close(store)
+        closed.set()
+
+    monkeypatch.setattr(IntentStore, "close", slow)
+    lifecycle = Lifecycle(FastMCP("acme"), database_url=sqlite_table.url, deadline=DEADLINE)
+
+    async def serve() -> None:
+        async with lifecycle.lifespan():
+            pass
+
+    serving = asyncio.ensure_future(serve())
+    await comes(closing.is_set)
+    if not patient:
+        serving.cancel()
+    await asyncio.wait([serving], timeout=PATIENCE)
+    assert serving.done()
+    released.set()
+    await comes(closed.is_set)
+    await comes(lambda: not [t for t in set(threading.enumerate()) - before if "nimble" in t.name])
+
+
 async def test_a_function_that_hangs_ends_in_an_error_and_the_intent_stays(sqlite_table, released):
     begun = []
 
