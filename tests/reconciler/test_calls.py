@@ -231,6 +231,23 @@ def test_a_call_during_which_the_process_stood_still_is_heard_out() -> None:
     assert asyncio.run(run()) == Provisioned("late")
 
 
+def test_a_call_is_heard_out_once_however_often_the_process_stands_still() -> None:
+    clock = ManualClock()
+
+    async def suspended_again_and_again(_: Tenancy) -> Provisioned:
+        while True:
+            clock.advance(3.0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def run() -> Ended:
+        hop = Threads(1, "test")
+        call = ended(suspended_again_and_again, TENANCY, limit=1.0, clock=clock, hop=hop)
+        return await asyncio.wait_for(call, PATIENCE)
+
+    assert isinstance(asyncio.run(run()), OverrunError)
+
+
 class NoThreads:
     """A hop on a system that gives no more threads."""
 

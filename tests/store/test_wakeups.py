@@ -42,8 +42,8 @@ def test_a_change_is_heard(database_url: str) -> None:
         assert heard.wait(PATIENCE)
 
 
-def test_a_duplicate_wakes_nobody(postgres_url: str) -> None:
-    with listening(postgres_url) as heard, closing(IntentStore(postgres_url)) as store:
+def test_a_duplicate_wakes_nobody(database_url: str) -> None:
+    with listening(database_url) as heard, closing(IntentStore(database_url)) as store:
         ready(store)
         assert heard.wait(PATIENCE)
         heard.clear()
