@@ -10,7 +10,7 @@ import pytest
 from nimble_lifecycle.errors import SweepBusy
 from nimble_lifecycle.reconciler.court import Case, Court
 from nimble_lifecycle.reconciler.findings import Finding, Outcome
-from nimble_lifecycle.store.sightings import Act, Breaker, Sort
+from nimble_lifecycle.store.sightings import Act, Sort
 from nimble_lifecycle.store.sweeps import SweepStore
 from nimble_lifecycle.testing import ManualClock
 
@@ -46,7 +46,6 @@ class Sweeps:
         court = Court(
             self.store,
             "memory",
-            Breaker(acted=0, allowed=3, is_open=False),
             Here(),
             began=began or self.clock.instant,
             keep_turn=keep_turn or self._turn,

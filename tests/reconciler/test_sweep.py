@@ -306,7 +306,21 @@ async def test_above_the_breaker_drift_is_only_reported(rig: Rig) -> None:
     await rig.fleet.work()
     assert len(rig.world.resources) == 10
     rig.clock.advance(2 * DAY)  # it stays open until somebody says so
-    assert outcomes(await rig.sweep(), Sort.DRIFT) == ["held"] * 2
+    for dry_run in (True, False):
+        assert outcomes(await rig.sweep(dry_run=dry_run), Sort.DRIFT) == ["held"] * 2
+
+
+async def test_a_dry_run_counts_what_was_done_within_the_day(rig: Rig) -> None:
+    names = [f"ws{n}" for n in range(12)]
+    await rig.installed(*names)
+    for gone in (names[:2], names[2:4]):
+        for name in gone:
+            rig.world.remove(rig.resource(name))
+        await rig.sweep()
+        rig.clock.advance(LAG)
+        foreseen = await rig.sweep(dry_run=True)
+        assert outcomes(foreseen, Sort.DRIFT) == outcomes(await rig.sweep(), Sort.DRIFT)
+    assert sorted(outcomes(foreseen, Sort.DRIFT)) == ["done", "held"]
 
 
 # -- lists that are not to be believed -------------------------------------------------------------
