@@ -166,7 +166,7 @@ def remove_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call_before_the_write_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "CREATING", ())
+    monkeypatch.setattr(claims, "CREATING", ("nothing",))
 
 
 def release_on_an_adapters_word(monkeypatch: pytest.MonkeyPatch) -> None:

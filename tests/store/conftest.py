@@ -153,7 +153,7 @@ class Rig:
 
 
 @pytest.fixture(scope="session")
-def sqlite_rig(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[Rig]:
+def kept_sqlite_rig(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[Rig]:
     path = tmp_path_factory.mktemp("rig") / "nimble.db"
     shutil.copyfile(sqlite_template, path)
     with closing(Rig(f"sqlite:///{path}")) as rig:
@@ -161,7 +161,7 @@ def sqlite_rig(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) 
 
 
 @pytest.fixture(scope="session")
-def postgres_rig(postgres, postgres_template: str) -> Iterator[Rig]:
+def kept_postgres_rig(postgres, postgres_template: str) -> Iterator[Rig]:
     with postgres.fresh(postgres_template) as url, closing(Rig(url)) as rig:
         yield rig
 
@@ -169,9 +169,16 @@ def postgres_rig(postgres, postgres_template: str) -> Iterator[Rig]:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def rig(request: pytest.FixtureRequest) -> Rig:
     """Both halves on a database without rows, on each of the two; made once, for speed."""
-    rig: Rig = request.getfixturevalue(f"{request.param}_rig")
+    rig: Rig = request.getfixturevalue(f"kept_{request.param}_rig")
     rig.empty()
     return rig
+
+
+@pytest.fixture
+def postgres_rig(kept_postgres_rig: Rig) -> Rig:
+    """The same on PostgreSQL alone."""
+    kept_postgres_rig.empty()
+    return kept_postgres_rig
 
 
 @pytest.fixture

@@ -46,7 +46,6 @@ def test_details_are_kept_where_a_settlement_brings_none(rig) -> None:
 
 @pytest.mark.postgres
 def test_a_value_the_database_can_never_hold_is_not_told_for_an_outage(postgres_rig) -> None:
-    postgres_rig.empty()
     postgres_rig.ready()
     chance = random.Random(0)
     too_large = "".join(chr(chance.randrange(0x4E00, 0x9F00)) for _ in range(1024))

@@ -825,7 +825,6 @@ def test_who_and_why_may_be_any_text(rig, operator) -> None:
 def test_a_verb_wakes_the_workers(postgres_rig, request) -> None:
     from nimble_lifecycle.store.wakeups import Listener
 
-    postgres_rig.empty()
     postgres_rig.ready()
     heard = threading.Event()
     operator = OperatorStore(postgres_rig.url, clock=postgres_rig.clock)
