@@ -141,6 +141,22 @@ async def test_servers_of_two_kinds_on_one_database_have_rows_of_their_own(sqlit
     assert [row["kind"] for row in sqlite_table.rows()] == ["one", "two"]
 
 
+async def test_a_plain_function_may_give_its_words_to_be_awaited(sqlite_table):
+    mcp = FastMCP("acme")
+    lifecycle = Lifecycle(mcp, database_url=sqlite_table.url)
+
+    async def words(reason: Reason) -> str:
+        await asyncio.sleep(0)
+        return f"ready to {reason}"
+
+    def promise(reason: Reason) -> object:
+        return words(reason)
+
+    lifecycle.on_ready(name="up")(promise)
+    async with Client(mcp) as client:
+        assert await text_of(client, "up", {"reason": "install"}) == "ready to install"
+
+
 async def test_a_function_that_raises_keeps_the_intent_and_shows_nothing(sqlite_table, caplog):
     mcp = FastMCP("acme")
     lifecycle = Lifecycle(mcp, database_url=sqlite_table.url)
