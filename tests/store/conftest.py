@@ -153,7 +153,9 @@ class Rig:
 
 
 @pytest.fixture(scope="session")
-def kept_sqlite_rig(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[Rig]:
+def kept_sqlite_rig(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
+) -> Iterator[Rig]:
     path = tmp_path_factory.mktemp("rig") / "nimble.db"
     shutil.copyfile(sqlite_template, path)
     with closing(Rig(f"sqlite:///{path}")) as rig:
