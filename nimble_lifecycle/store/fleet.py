@@ -223,7 +223,9 @@ class FleetStore(Database):
         free = (sa.not_(t.c.paused), t.c.retired_at.is_(None))
         left_behind = row.where(reclaimed, room.lease_end <= now, *free)
         # Each has an index of its own, which neither database finds in an OR.
-        left_open = row.where(looked_up, t.c.lease_expires_at.is_(None), look_at <= now, *free)
+        ended = sa.and_(t.c.lease_owner.is_(None), t.c.lease_expires_at <= now)
+        unleased = sa.or_(t.c.lease_expires_at.is_(None), ended)
+        left_open = row.where(looked_up, unleased, look_at <= now, *free)
         each = sa.union_all(left_behind, left_open).subquery("each")
         suspects = (
             sa.select(each)

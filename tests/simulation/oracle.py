@@ -268,10 +268,14 @@ class Oracle:
     def abandoned(self) -> list[str]:
         """Give the keys of what an operator gave up, and of lives whose resource vanished.
 
-        Another resource of such a life, which nobody knows, is for a sweep to find.
+        Another resource of such a life, which nobody knows, is for a sweep to find; and so is what
+        landed, after all that is assumed of the network, when its life was over.
         """
+        overtaken = sa.and_(
+            t.c.released_at.is_not(None), t.c.idempotency_key.in_(self.site.overtaken)
+        )
         kept = sa.select(t.c.idempotency_key).where(
-            sa.or_(t.c.phase == Phase.KEPT, t.c.retired_at.is_not(None)),
+            sa.or_(t.c.phase == Phase.KEPT, t.c.retired_at.is_not(None), overtaken),
             t.c.idempotency_key.is_not(None),
         )
         return [row["idempotency_key"] for row in self._read(kept)]

@@ -1,5 +1,6 @@
 """Rows whose last owner did not settle them: taken alone, and left to a person in the end."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -284,3 +285,17 @@ def test_a_retired_row_is_never_taken(rig) -> None:
     assert rig.work.claim_only(RULES, rig.row()["id"]) is None
     rig.change(lease_expires_at=None)
     assert ordinary(rig) == []
+
+
+def test_a_suspect_that_a_verb_took_from_its_worker_is_told_once_the_lease_is_over(rig) -> None:
+    rig.ready()
+    kill(rig, 1)
+    looking = rig.claim_one()
+    rig.settle(looking, Phase.UNRESOLVED, delay=0.0)
+    held = rig.claim_one()
+    with closing(OperatorStore(rig.url, clock=rig.clock)) as operator:
+        operator.release(held.tenancy.id, By("ada", "ticket 7"))
+    assert (suspects(rig), rig.row()["lease_owner"]) == (0, None)
+    rig.clock.advance(31)
+    assert (suspects(rig), ordinary(rig)) == (1, [])
+    assert rig.claim_one().step is Step.FIND
