@@ -68,7 +68,7 @@ class Bench:
     @property
     def rounds(self) -> int:
         """How many rounds a comparison has."""
-        return 3 if self.quick else 9
+        return 2 if self.quick else 9
 
     def some(self, full: int, quick: int) -> int:
         """Choose an amount by how long the run may take."""

@@ -125,7 +125,7 @@ async def _slow_vendor(bench: Bench) -> None:
     ideal = SLOTS / SLOW
     found = []
     with bench.databases.migrated() as url:
-        for _ in range(bench.some(5, 2)):
+        for _ in range(bench.some(5, 1)):
             await ours.fill(url, rows)
             vendor = Counting(rows, exponential(SLOW))
             await ours.drain(url, vendor, concurrency=SLOTS)
@@ -137,7 +137,7 @@ async def _two_workers(bench: Bench) -> None:
     rows = bench.some(20_000, 6_000)
     with bench.databases.migrated() as url:
         sides = {"two": _processes(url, rows, 2), "one": _processes(url, rows, 1)}
-        found = await in_turns(bench.some(5, 2), sides)
+        found = await in_turns(bench.some(5, 1), sides)
     bench.ratio("two_workers", found["two"], found["one"])
 
 

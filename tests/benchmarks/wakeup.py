@@ -53,7 +53,7 @@ async def run(bench: Bench) -> None:
 
 
 async def _side_by_side(bench: Bench) -> None:
-    count = bench.some(100, 30)
+    count = bench.some(100, 20)
     took: dict[str, list[list[float]]] = {"ours": [], "procrastinate": [], "listen": []}
     async with AsyncExitStack() as stack:
         mine = stack.enter_context(bench.databases.migrated())
@@ -171,10 +171,10 @@ async def _sqlite(bench: Bench) -> None:
     took: list[list[float]] = []
     url = bench.databases.sqlite()
     async with _our_worker(url) as (change, arrivals):
-        measure = _latencies(change, arrivals, bench.some(100, 30), took)
+        measure = _latencies(change, arrivals, bench.some(100, 20), took)
         medians = [await measure() for _ in range(bench.some(5, 2))]
         used, begin = time.process_time(), time.monotonic()
-        await asyncio.sleep(bench.some(20, 5))
+        await asyncio.sleep(bench.some(20, 3))
         share = (time.process_time() - used) / (time.monotonic() - begin)
     bench.ratio("wakeup_sqlite", medians, [POLL] * len(medians))
     bench.value("wakeup_sqlite_cpu", share * 100)
