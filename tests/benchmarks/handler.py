@@ -99,7 +99,7 @@ async def _many_callers(bench: Bench) -> None:
         clients = {name: Client(mcp) for name, mcp in servers.items()}
         for client in clients.values():
             await stack.enter_async_context(client)
-        calls = bench.some(2000, 320)
+        calls = bench.some(2000, 240)
         for callers in (8, 64):
             sides = {
                 name: _rate(callers, calls, _through(clients[name])) for name in ("ours", "nothing")

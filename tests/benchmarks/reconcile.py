@@ -134,7 +134,7 @@ async def _slow_vendor(bench: Bench) -> None:
 
 
 async def _two_workers(bench: Bench) -> None:
-    rows = bench.some(20_000, 6_000)
+    rows = bench.some(20_000, 4_000)
     with bench.databases.migrated() as url:
         sides = {"two": _processes(url, rows, 2), "one": _processes(url, rows, 1)}
         found = await in_turns(bench.some(5, 1), sides)
