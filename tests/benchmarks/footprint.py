@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import psutil
 import psycopg
@@ -83,37 +80,17 @@ async def _memory(bench: Bench) -> None:
 
 
 async def _resident(url: str) -> float:
-    async with _worker(url) as process:
-        return float(process.memory_info().rss)
-
-
-@asynccontextmanager
-async def _worker(url: str) -> AsyncIterator[psutil.Process]:
-    """Run `nimble-reconcile` as an operator does, until it has nothing to do."""
-    command = Path(sys.executable).with_name("nimble-reconcile")
-    process = await asyncio.create_subprocess_exec(
-        command,
-        "run",
-        f"{ours.__name__}:Idle",
-        env={**os.environ, "NIMBLE_DATABASE_URL": url},
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
+    async with ours.process(url) as process:
         await asyncio.sleep(STARTED_IN)
-        if process.returncode is not None:
-            raise AssertionError(f"the worker ended with {process.returncode}")
-        yield psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        await process.wait()
+        return float(psutil.Process(process.pid).memory_info().rss)
 
 
 async def _idle(bench: Bench) -> None:
     seconds = bench.some(60, 8)
     with bench.databases.migrated() as url:
         await ours.fill(url, 0, ready=bench.some(100_000, 20_000))
-        async with _worker(url):
-            await asyncio.sleep(COUNTED_IN)
+        async with ours.process(url):
+            await asyncio.sleep(STARTED_IN + COUNTED_IN)
             with psycopg.connect(url, autocommit=True) as at:
                 at.execute(f"LISTEN {CHANNEL}")
                 before = _written(at)

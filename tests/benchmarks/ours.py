@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import os
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from hashlib import md5
+from pathlib import Path
 
 import psycopg
 
@@ -109,6 +112,36 @@ async def working(url: str, counting: Counting, *, concurrency: int = 20) -> Asy
             worker.stop()
             await task
             listener.close()
+
+
+@asynccontextmanager
+async def process(url: str) -> AsyncIterator[Process]:
+    """Have `nimble-reconcile`, as an operator runs it, for the block; it listens when it begins."""
+    running = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("nimble-reconcile"),
+        "run",
+        f"{__name__}:Idle",
+        env={**os.environ, "NIMBLE_DATABASE_URL": url},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as at:
+            while not await _is_heard(at):
+                if running.returncode is not None:
+                    raise AssertionError(f"the worker ended with {running.returncode}")
+                await asyncio.sleep(0.05)
+        yield running
+    finally:
+        running.terminate()
+        await running.wait()
+
+
+async def _is_heard(at: "psycopg.AsyncConnection[tuple[object, ...]]") -> bool:
+    """Whether anybody listens on this database."""
+    listening = await at.execute(
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    )
+    return await listening.fetchone() is not None
 
 
 @asynccontextmanager
