@@ -154,3 +154,13 @@ def test_a_sweep_reads_a_part_of_the_table_where_it_lies(rig, plans) -> None:
     plan = plans.of(lambda: sweeps.silent("acme", since, Stretch(1, 2)), on=rig.work)
     by_place = "PRIMARY KEY (rowid>? AND rowid<?)" if plans.sqlite else "Tid Range Scan"
     assert by_place in plan
+
+
+@pytest.mark.postgres
+def test_long_statements_are_planned_once_and_never_compiled(postgres_rig) -> None:
+    shown = "SELECT current_setting('plan_cache_mode'), current_setting('jit')"
+    for store in (postgres_rig.work, postgres_rig.intents):
+        found = store.reading(
+            postgres_rig.soon(), lambda at: tuple(at.exec_driver_sql(shown).one())
+        )
+        assert found == ("force_generic_plan", "off")
