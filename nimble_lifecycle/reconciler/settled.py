@@ -92,6 +92,34 @@ class Row:
     def settled(self, phase: Phase, outcome: str) -> Settlement:
         """Say nothing but the phase; the row is not due again."""
         claim = self.claim
+        return self._ended(phase, outcome, attempts=claim.attempts, creates=claim.creates)
+
+    def ready(self, external_id: str, details: Mapping[str, Json]) -> Settlement:
+        """Say that the resource exists and is as the claimed generation wants it."""
+        kept, message = storable(details)
+        # Not by `replace`, which takes as long again: this is how nearly all steps end.
+        return self._ended(
+            Phase.READY,
+            "provisioned",
+            external_id=external_id,
+            details=kept,
+            message=message,
+            finished=True,
+        )
+
+    def _ended(
+        self,
+        phase: Phase,
+        outcome: str,
+        *,
+        attempts: int = 0,
+        creates: int = 0,
+        external_id: str | None = None,
+        details: dict[str, Json] | None = None,
+        message: str | None = None,
+        finished: bool = False,
+    ) -> Settlement:
+        claim = self.claim
         return Settlement(
             id=claim.tenancy.id,
             token=claim.token,
@@ -99,27 +127,12 @@ class Row:
             action=claim.step.value,
             outcome=outcome,
             phase=phase,
-            attempts=claim.attempts,
-            creates=claim.creates,
-            seconds=self.seconds,
-        )
-
-    def ready(self, external_id: str, details: Mapping[str, Json]) -> Settlement:
-        """Say that the resource exists and is as the claimed generation wants it."""
-        kept, message = storable(details)
-        claim = self.claim
-        # Not by `replace`, which takes as long again: this is how nearly all steps end.
-        return Settlement(
-            id=claim.tenancy.id,
-            token=claim.token,
-            generation=claim.generation,
-            action=claim.step.value,
-            outcome="provisioned",
-            phase=Phase.READY,
+            attempts=attempts,
+            creates=creates,
             external_id=external_id,
-            details=kept,
+            details=details,
             message=message,
-            finished=True,
+            finished=finished,
             seconds=self.seconds,
         )
 

@@ -12,11 +12,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from nimble_lifecycle.protocol import Why
 from nimble_lifecycle.store import room
-from nimble_lifecycle.store.claims import Rules, judged, rule_values
+from nimble_lifecycle.store.claims import judged
 from nimble_lifecycle.store.database import Database
 from nimble_lifecycle.store.models import FLEET, journal, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import instant_of
+from nimble_lifecycle.store.rules import Rules, rule_values
 from nimble_lifecycle.store.types import later, least
 from nimble_lifecycle.store.verdicts import (
     CALLING,

@@ -85,6 +85,9 @@ _FIELDS: dict[str, ColumnType] = {
 
 _VALUES = attrgetter(*_FIELDS)
 
+_TO_DO = (Phase.PENDING, Phase.PROVISIONING, Phase.UNRESOLVED)
+"""Phases after which the create is still to be settled or begun."""
+
 
 def settlement_values(batch: Sequence[Settlement], actor: str) -> dict[str, object]:
     """Give the bound values of the settlement statements: the whole batch as one parameter.
@@ -274,9 +277,6 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
             lease_expires_at=sa.null(),
         )
     )
-
-
-_TO_DO = (Phase.PENDING, Phase.PROVISIONING, Phase.UNRESOLVED)
 
 
 def _noted_operation(i: Columns) -> sa.ColumnElement[bool]:

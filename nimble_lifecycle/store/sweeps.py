@@ -6,7 +6,7 @@ lets it pass.
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID, uuid5
@@ -19,6 +19,7 @@ from nimble_lifecycle.store.journal import entries_about
 from nimble_lifecycle.store.models import FLEET, deployment, held, live, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages
+from nimble_lifecycle.store.stretches import Stretch, cut, length_of, lies_in
 from nimble_lifecycle.store.surpluses import insert_releasing
 from nimble_lifecycle.store.types import Expression, Instant, next_number
 from nimble_lifecycle.store.verdicts import asked
@@ -103,28 +104,6 @@ class Loose:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of the table: blocks of PostgreSQL, row ids of SQLite. Without an end: the last."""
-
-    start: int
-    end: int | None
-
-
-class _Tid(sa.types.UserDefinedType[str]):
-    """PostgreSQL's type for where a row lies."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_kw: object) -> str:
-        return "tid"
-
-
-_CTID = sa.column("ctid", _Tid())
-_ROWID = sa.column("rowid", sa.Integer())
-_BLOCK = 8192
-_STRETCH = {"postgresql": 1024, "sqlite": 10_000}
-
 _MEMBER = tuple(t.c[name] for name in Member.__dataclass_fields__)
 _keyed = sa.select(
     *(t.c[name] for name in Keyed.__dataclass_fields__ if name != "is_live"), live.label("is_live")
@@ -165,27 +144,19 @@ class SweepStore(SightingStore):
         Between two of them a row that is written may move: it is then met twice, or by the next
         sweep only.
         """
-        length = (
-            sa.select(sa.func.max(_ROWID)).select_from(t)
-            if self._store.is_sqlite
-            else sa.select(sa.func.pg_relation_size(t.name, type_=sa.BigInteger()) // _BLOCK)
-        )
-        end = self._read(lambda at: at.execute(length).scalar_one()) or 0
-        if self._reads_all_for_a_part():
-            return [Stretch(0, None)]
-        each = _STRETCH[self._store.engine.dialect.name]
-        starts = range(0, end + 1, each)
-        return [Stretch(start, start + each) for start in starts[:-1]] + [Stretch(starts[-1], None)]
-
-    def _reads_all_for_a_part(self) -> bool:
-        dialect = self._store.engine.dialect
-        return not self._store.is_sqlite and (dialect.server_version_info or ()) < (14,)
+        length = length_of(t, self._store.engine.dialect)
+        end = 0 if length is None else self._read(lambda at: at.execute(length).scalar_one())
+        return cut(end, self._store.engine.dialect)
 
     def silent(self, kind: str, since: datetime, stretch: Stretch) -> list[Member]:
         """Read the live rows there that are wanted and were not heard from after that instant."""
         # First by the one condition that few rows meet: PostgreSQL would look at it last, and
         # unpack every row as far as its last column for the others (measured: a third slower).
-        quiet = sa.select(t).where(*self._lies_in(stretch), t.c.last_seen_at <= since).cte()
+        quiet = (
+            sa.select(t)
+            .where(*lies_in(stretch, self._store.engine.dialect), t.c.last_seen_at <= since)
+            .cte()
+        )
         q = quiet.prefix_with("MATERIALIZED", dialect="postgresql").c
         statement = sa.select(*(q[column.name] for column in _MEMBER)).where(
             q.kind == kind,
@@ -196,16 +167,6 @@ class SweepStore(SightingStore):
         )
         rows = self._read(lambda at: at.execute(statement).mappings().all())
         return [Member(**row) for row in rows]
-
-    def _lies_in(self, stretch: Stretch) -> Iterator[sa.ColumnElement[bool]]:
-        yield self._place(">=", stretch.start)
-        if stretch.end is not None:
-            yield self._place("<", stretch.end)
-
-    def _place(self, compares: str, number: int) -> sa.ColumnElement[bool]:
-        if self._store.is_sqlite:
-            return _ROWID.bool_op(compares)(number)
-        return _CTID.bool_op(compares)(sa.cast(f"({number},0)", _Tid()))
 
     def unknowns(self, kind: str) -> list[Unknown]:
         """Read the rows that wait for a person to say whether they were created."""

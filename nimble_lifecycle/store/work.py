@@ -19,12 +19,10 @@ from nimble_lifecycle.protocol import Origin, Phase, Tenancy
 from nimble_lifecycle.store import room
 from nimble_lifecycle.store.claims import (
     Claim,
-    Rules,
     claim_of,
     claim_statement,
     claim_values,
     judged,
-    rule_values,
     spend_statement,
 )
 from nimble_lifecycle.store.engines import plan_once
@@ -33,6 +31,7 @@ from nimble_lifecycle.store.models import FLEET, call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
 from nimble_lifecycle.store.prepared import Prepared, Row, Statement
+from nimble_lifecycle.store.rules import Rules, rule_values
 from nimble_lifecycle.store.setback import rows_set_back, vendor_set_back
 from nimble_lifecycle.store.settlements import (
     Settlement,

@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from nimble_lifecycle.errors import RekeyNeeded
 from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.sweeps import Stretch, SweepStore
+from nimble_lifecycle.store.stretches import Stretch
+from nimble_lifecycle.store.sweeps import SweepStore
 from tests.store.conftest import RULES
 from tests.store.sent import Sent, statements_sent
 

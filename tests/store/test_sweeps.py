@@ -9,11 +9,12 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.errors import SweepBusy
 from nimble_lifecycle.protocol import Phase, Workspace
-from nimble_lifecycle.store import sweeps
+from nimble_lifecycle.store import stretches
 from nimble_lifecycle.store.models import deployment, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.sightings import Act, Sort
-from nimble_lifecycle.store.sweeps import Keyed, Loose, Member, Stretch, SweepStore
+from nimble_lifecycle.store.stretches import Stretch
+from nimble_lifecycle.store.sweeps import Keyed, Loose, Member, SweepStore
 from nimble_lifecycle.store.types import base32_of
 
 KIND = "acme"
@@ -119,7 +120,7 @@ def test_silence_is_asked_of_live_wanted_rows_of_the_kind_alone(sweeper: Sweeper
 def test_every_silent_row_is_met_once_in_a_table_of_several_stretches(
     sweeper: Sweeper, monkeypatch
 ) -> None:
-    monkeypatch.setattr(sweeps, "_STRETCH", {"postgresql": 1, "sqlite": 7})
+    monkeypatch.setattr(stretches, "_STRETCH", {"postgresql": 1, "sqlite": 7})
     names = [f"ws_{number}" for number in range(60)]
     for name in names:
         sweeper.rig.ready(workspace=Workspace(name))
@@ -129,7 +130,7 @@ def test_every_silent_row_is_met_once_in_a_table_of_several_stretches(
 
 
 def test_a_postgresql_that_reads_all_for_a_part_is_asked_once(postgres_rig, monkeypatch) -> None:
-    monkeypatch.setattr(sweeps, "_STRETCH", {"postgresql": 1})
+    monkeypatch.setattr(stretches, "_STRETCH", {"postgresql": 1})
     sweeper = Sweeper(postgres_rig)
     fleet(postgres_rig, 40)
     assert len(sweeper.store.stretches()) > 1
