@@ -18,7 +18,7 @@ from nimble_lifecycle.errors import (
     Unavailable,
 )
 from nimble_lifecycle.protocol import Phase, Why
-from nimble_lifecycle.reconciler.calls import UNSENT, Ended
+from nimble_lifecycle.reconciler.calls import UNSENT, Ended, RefusedUnsentError
 from nimble_lifecycle.reconciler.settled import Policy, Row, pause_of, reason_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Settlement, Step
@@ -198,6 +198,10 @@ def _find(row: Row, ended: Ended) -> Settlement:
             return _anothers(row, ended)
         case None | Gone():
             return _not_found(row)
+        case RefusedUnsentError():
+            # No host has its identity, which never changes: nothing was ever sent for it. But that
+            # is our word, not the vendor's, and proves nothing of the credential.
+            return replace(_not_found(row), outcome="never sent")
         case PermanentError():
             return row.stalled(Why.CREATE_OUTCOME_UNKNOWN, ended, "no look-up")
     return row.again(Phase.UNRESOLVED, _as_error(ended), "look-up failed")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from nimble_lifecycle.errors import Gone, NameConflict, PermanentError, UnknownOutcome
+from nimble_lifecycle.errors import NameConflict, PermanentError, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy, Why
 from nimble_lifecycle.reconciler.calls import (
     Calls,
@@ -66,8 +66,8 @@ class Steps:
             case Step.FIND if not self._vendor.implements("find"):
                 reason = Why.CREATE_OUTCOME_UNKNOWN
                 return PermanentError("the adapter has no look-up", reason=reason)
-            case Step.FIND if invalid_identity(claim.tenancy) is not None:
-                return Gone("its identity never changes, so nothing was ever sent for it")
+            case Step.FIND:
+                return invalid_identity(claim.tenancy)
         return None
 
     def _method(self, step: Step) -> Method:

@@ -146,6 +146,16 @@ def test_a_look_up_that_comes_too_early_proves_nothing() -> None:
     assert settlement(early, None, replace(POLICY, lag=0.5)).nothing_there
 
 
+def test_what_no_vendor_was_asked_ends_like_a_look_up_and_proves_no_credential() -> None:
+    claim = replace(claim_of(Step.FIND, create_ends_in=-11.0, releasing=True), attempts=0)
+    asked = settlement(claim, None, POLICY)
+    refused = settlement(claim, RefusedUnsentError("no identity", reason="InvalidIdentity"), POLICY)
+    assert refused == replace(asked, outcome="never sent")
+    assert asked.nothing_there
+    assert asked.outcome in PROOF
+    assert refused.outcome not in PROOF
+
+
 @pytest.mark.parametrize("error", [UnsentError("late"), RefusedUnsentError("no")])
 def test_a_create_that_was_never_sent_left_nothing_if_it_was_the_first(error: Exception) -> None:
     first = claim_of(Step.CREATE, first_create=True)

@@ -93,6 +93,9 @@ async def test_an_identity_no_host_has_is_not_looked_up_either(halves, thief, fl
     thief.session.execute("UPDATE nimble_tenancy SET desired = 'release', generation = 2")
     await fleet.work()
     assert fleet.world.most_at_once == 0
+    assert {(entry["action"], entry["outcome"]) for entry in fleet.journal()} == {
+        ("find", "never sent")
+    }
 
 
 async def test_rows_of_other_kinds_are_left_alone(halves, thief, fleet_at) -> None:
