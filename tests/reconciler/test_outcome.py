@@ -146,6 +146,12 @@ def test_a_look_up_that_comes_too_early_proves_nothing() -> None:
     assert settlement(early, None, replace(POLICY, lag=0.5)).nothing_there
 
 
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("end", ENDS)
+def test_how_long_a_step_took_is_told_however_it_ended(step: Step, end: str) -> None:
+    assert settlement(claim_of(step), ENDS[end], POLICY, seconds=1.5).seconds == 1.5
+
+
 def test_what_no_vendor_was_asked_ends_like_a_look_up_and_proves_no_credential() -> None:
     claim = replace(claim_of(Step.FIND, create_ends_in=-11.0, releasing=True), attempts=0)
     asked = settlement(claim, None, POLICY)
