@@ -21,6 +21,25 @@ def running(test: Callable[[Threads], Awaitable[None]], slots: int = 1) -> None:
     asyncio.run(run())
 
 
+class Hung:
+    """Work that hangs once it has begun, until it is released; then it gives "late"."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Event()
+        self._released = threading.Event()
+
+    def __call__(self, *_: object) -> str:
+        self._begun.set()
+        self._released.wait()
+        return "late"
+
+    async def begun(self) -> None:
+        await comes(self._begun.is_set)
+
+    def release(self) -> None:
+        self._released.set()
+
+
 def named() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if "test-threads" in thread.name]
 
@@ -134,21 +153,15 @@ def test_what_follows_goes_on_where_the_first_left_off_with_its_result() -> None
 def test_what_follows_holds_a_slot_of_its_own_and_no_other() -> None:
     async def test(threads: Threads) -> None:
         others = threads.beside(1)
-        release, begun, order = threading.Event(), threading.Event(), []
-
-        def hang(_: object) -> str:
-            begun.set()
-            release.wait()
-            return "late"
-
+        hang, order = Hung(), []
         hung = asyncio.ensure_future(threads.run_both(lambda: 1, others, hang))
-        await comes(begun.is_set)
+        await hang.begun()
         assert await threads.run(lambda: "served") == "served", "the first slot is free"
         waiting = asyncio.ensure_future(threads.run_both(lambda: 2, others, order.append))
         assert await threads.run(lambda: "served") == "served", "while that waits for the second"
         await asyncio.sleep(0.05)
         assert order == []
-        release.set()
+        hang.release()
         assert await hung == "late"
         await waiting
         assert order == [2]
@@ -159,17 +172,12 @@ def test_what_follows_holds_a_slot_of_its_own_and_no_other() -> None:
 def test_what_follows_is_not_begun_for_a_caller_who_is_gone() -> None:
     async def test(threads: Threads) -> None:
         others = threads.beside(1)
-        release, begun, after = threading.Event(), threading.Event(), []
-
-        def first() -> None:
-            begun.set()
-            release.wait()
-
+        first, after = Hung(), []
         gone = asyncio.ensure_future(threads.run_both(first, others, after.append))
-        await comes(begun.is_set)
+        await first.begun()
         gone.cancel()
         await asyncio.wait([gone])
-        release.set()
+        first.release()
         await threads.run(lambda: None)
         assert await others.run(lambda: "free") == "free"
         assert after == []
@@ -180,20 +188,15 @@ def test_what_follows_is_not_begun_for_a_caller_who_is_gone() -> None:
 def test_what_follows_is_not_begun_for_a_caller_who_left_while_it_waited_for_its_slot() -> None:
     async def test(threads: Threads) -> None:
         others = threads.beside(1)
-        release, begun, after = threading.Event(), threading.Event(), []
-
-        def hang() -> None:
-            begun.set()
-            release.wait()
-
+        hang, after = Hung(), []
         hung = asyncio.ensure_future(others.run(hang))
-        await comes(begun.is_set)
+        await hang.begun()
         gone = asyncio.ensure_future(threads.run_both(lambda: None, others, after.append))
         await asyncio.sleep(0)
         await threads.run(lambda: None)  # the first is over: it had the only slot
         gone.cancel()
         await asyncio.wait([gone])
-        release.set()
+        hang.release()
         await hung
         assert await others.run(lambda: "free") == "free"
         assert after == []
@@ -225,19 +228,14 @@ def test_where_no_thread_can_be_had_the_call_fails_and_costs_no_slot() -> None:
 def test_where_no_thread_can_be_had_what_waits_goes_on_waiting() -> None:
     async def test(threads: Threads) -> None:
         others = threads.beside(1)
-        release, begun = threading.Event(), threading.Event()
-
-        def first() -> None:
-            begun.set()
-            release.wait()
-
+        first = Hung()
         with pytest.MonkeyPatch.context() as patched:
             both = asyncio.ensure_future(threads.run_both(first, others, lambda _: "both"))
-            await comes(begun.is_set)
+            await first.begun()
             waiting = asyncio.ensure_future(threads.run(lambda: "waited"))
             await asyncio.sleep(0)
             refusing(patched)
-            release.set()
+            first.release()
             # Its one thread goes on with the second; the slot it gave back finds no other.
             assert await asyncio.wait_for(both, PATIENCE) == "both"
         assert await asyncio.wait_for(threads.run(lambda: "served"), PATIENCE) == "served"
@@ -248,18 +246,13 @@ def test_where_no_thread_can_be_had_what_waits_goes_on_waiting() -> None:
 
 def test_what_still_waited_when_the_threads_were_closed_is_done() -> None:
     async def test(threads: Threads) -> None:
-        release, begun, done = threading.Event(), threading.Event(), threading.Event()
-
-        def hang() -> None:
-            begun.set()
-            release.wait()
-
+        hang, done = Hung(), threading.Event()
         hung = asyncio.ensure_future(threads.run(hang))
-        await comes(begun.is_set)
+        await hang.begun()
         last = asyncio.ensure_future(threads.run(done.set))
         await asyncio.sleep(0)
         threads.close()
-        release.set()
+        hang.release()
         await asyncio.wait_for(asyncio.gather(hung, last), PATIENCE)
         assert done.is_set()
 
