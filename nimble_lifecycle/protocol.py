@@ -44,9 +44,14 @@ def is_external_id(value: object) -> bool:
     """Whether a vendor's id can be kept: text, not blank, not over-long, no control characters."""
     if not isinstance(value, str) or not value.strip():
         return False
-    if len(value) > MAX_EXTERNAL_ID_LENGTH or _UNPRINTABLE.search(value) is not None:
+    if len(value) > MAX_EXTERNAL_ID_LENGTH or _has(_UNPRINTABLE, value):
         return False
     return len(value.encode()) <= MAX_EXTERNAL_ID_BYTES
+
+
+def _has(characters: re.Pattern[str], value: str) -> bool:
+    """Whether one of these control characters is in a text; none of them is printable."""
+    return not value.isprintable() and characters.search(value) is not None
 
 
 class Event(StrEnum):
@@ -165,13 +170,18 @@ class Workspace:
     def __post_init__(self) -> None:
         if not self.workspace_id.strip():
             raise ValueError("the workspace id is empty")
-        for label, value in (("workspace", self.workspace_id), ("tenant", self.tenant_id)):
-            if len(value) > MAX_WORKSPACE_ID_LENGTH:
-                raise ValueError(f"the {label} id is over {MAX_WORKSPACE_ID_LENGTH} characters")
-            if _CONTROL.search(value):
-                raise ValueError(f"the {label} id has a control character")
-        if self.tenant_id and not self.tenant_id.strip():
-            raise ValueError("the tenant id is blank")
+        _check_id("workspace", self.workspace_id)
+        if self.tenant_id:
+            _check_id("tenant", self.tenant_id)
+            if not self.tenant_id.strip():
+                raise ValueError("the tenant id is blank")
+
+
+def _check_id(label: str, value: str) -> None:
+    if len(value) > MAX_WORKSPACE_ID_LENGTH:
+        raise ValueError(f"the {label} id is over {MAX_WORKSPACE_ID_LENGTH} characters")
+    if _has(_CONTROL, value):
+        raise ValueError(f"the {label} id has a control character")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import TypeAlias, TypeGuard
 
 from nimble_lifecycle.errors import (
@@ -95,14 +94,11 @@ class Calls:
 
     def begin(self, method: Method, tenancy: Tenancy, over: Callable[[Ended], None]) -> None:
         """Call `method`, and then `over` with what it returned or raised, or `OverrunError`."""
-        end = self._clock.monotonic() + self._limit
-        call = _Call(method, tenancy, over, in_time=lambda: self._clock.monotonic() < end)
-        call.end = end
+        call = _Call(method, tenancy, over, self._clock, self._clock.monotonic() + self._limit)
         self._under_way[call] = None
-        call.task = asyncio.ensure_future(call.outcome(self._hop))
-        call.task.add_done_callback(partial(self._ended, call))
+        call.task = asyncio.create_task(self._outcome(call))
         if self._watch is None or self._watch.done():
-            self._watch = asyncio.ensure_future(self._keep_watch())
+            self._watch = asyncio.create_task(self._keep_watch())
 
     def abandon(self) -> "set[asyncio.Task[Ended]]":
         """Cancel whatever is under way, of which nothing more is heard; give the tasks it was."""
@@ -115,10 +111,21 @@ class Calls:
             self._watch = None
         return left
 
-    def _ended(self, call: "_Call", task: "asyncio.Task[Ended]") -> None:
+    async def _outcome(self, call: "_Call") -> Ended:
+        """Make the call, and say how it ended unless nobody waits for that any more."""
+        try:
+            outcome = await call.outcome(self._hop)
+        except asyncio.CancelledError:
+            self._ended(call, _cancelled())
+            raise
+        # Not by a callback of the task, which costs another turn of the event loop.
+        self._ended(call, outcome)
+        return outcome
+
+    def _ended(self, call: "_Call", outcome: Ended) -> None:
         if call in self._under_way:
             del self._under_way[call]
-            call.over(outcome_of_task(task))
+            call.over(outcome)
 
     async def _keep_watch(self) -> None:
         """Give up calls that are over their limit. One timer, for the one whose limit is next."""
@@ -126,7 +133,7 @@ class Calls:
             oldest = next(iter(self._under_way))
             await self._clock.sleep(max(0.0, oldest.end - self._clock.monotonic()))
             if oldest.task.done():
-                self._ended(oldest, oldest.task)
+                self._ended(oldest, outcome_of_task(oldest.task))
             elif oldest in self._under_way:
                 self._overran(oldest)
 
@@ -160,9 +167,11 @@ async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock,
 
 def outcome_of_task(task: "asyncio.Task[Ended]") -> Ended:
     """Read a finished call; one that was cancelled may have been applied."""
-    if task.cancelled():
-        return UnknownOutcome("the call was cancelled from inside the adapter")
-    return task.result()
+    return _cancelled() if task.cancelled() else task.result()
+
+
+def _cancelled() -> UnknownOutcome:
+    return UnknownOutcome("the call was cancelled from inside the adapter")
 
 
 def is_mistake(ended: Ended) -> TypeGuard[Exception]:
@@ -174,9 +183,18 @@ def is_mistake(ended: Ended) -> TypeGuard[Exception]:
 class _Call:
     """One call. `on_loop` says whether it waits on the event loop, where it can be cancelled."""
 
-    __slots__ = ("_in_time", "_method", "_tenancy", "end", "heard_out", "on_loop", "over", "task")
+    __slots__ = (
+        "_clock",
+        "_latest",
+        "_method",
+        "_tenancy",
+        "end",
+        "heard_out",
+        "on_loop",
+        "over",
+        "task",
+    )
 
-    end: float
     task: "asyncio.Task[Ended]"
 
     def __init__(
@@ -184,13 +202,15 @@ class _Call:
         method: Method,
         tenancy: Tenancy,
         over: Callable[[Ended], None],
-        *,
-        in_time: Callable[[], bool],
+        clock: Clock,
+        end: float,
     ) -> None:
         self._method = method
         self._tenancy = tenancy
-        self._in_time = in_time
+        self._clock = clock
+        self._latest = end
         self.over = over
+        self.end = end
         self.heard_out = False
         self.on_loop = inspect.iscoroutinefunction(method)
 
@@ -213,7 +233,7 @@ class _Call:
             return UnsentError(f"the call was not begun: {error}")
 
     def _begun(self) -> Ended | Awaitable[Ended]:
-        if not self._in_time():
+        if self._clock.monotonic() >= self._latest:
             return UnsentError("the call was not begun: its turn came too late")
         # Caught on the thread: a StopIteration, for one, cannot travel through a future.
         try:

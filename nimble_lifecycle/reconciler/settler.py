@@ -103,6 +103,8 @@ class Settler:
             return
         for _, told in batch:
             told(None)
-        if any(settled.external_id and settled.id not in held for settled in settlements):
+        if len(held) < len(settlements) and any(
+            settled.external_id and settled.id not in held for settled in settlements
+        ):
             with suppress(StoreError):  # it is looked for again before long
                 await self.mend()

@@ -7,6 +7,7 @@ extension object: FastMCP runs only the first mounted server's copy.
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from fastmcp import FastMCP
 from fastmcp.server.extensions import ServerExtension
@@ -35,12 +36,18 @@ class LifecycleExtension(ServerExtension):
         Raises `HandlerError` when two tools are marked for one event: hosts call neither.
         """
         await refuse_two_handlers(self.server)
-        with innermost(self.server, AdvertiseOnInitialize()):
+        with advertised(self.server):
             yield
 
 
 class AdvertiseOnInitialize(Middleware):
     """Adds the extension to the capabilities of an `initialize` result."""
+
+    async def __call__(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+        """Step aside at once for any other message: FastMCP passes hooks one by one."""
+        if context.method != "initialize":
+            return await call_next(context)
+        return await super().__call__(context, call_next)
 
     async def on_initialize(
         self,
@@ -54,6 +61,16 @@ class AdvertiseOnInitialize(Middleware):
         extensions = {**(result.capabilities.extensions or {}), LIFECYCLE_ID: {}}
         capabilities = result.capabilities.model_copy(update={"extensions": extensions})
         return result.model_copy(update={"capabilities": capabilities})
+
+
+@contextmanager
+def advertised(server: FastMCP) -> Generator[None]:
+    """Advertise on a server that is starting, once however often it is asked for."""
+    if any(isinstance(each, AdvertiseOnInitialize) for each in server.middleware):
+        yield
+        return
+    with innermost(server, AdvertiseOnInitialize()):
+        yield
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from contextlib import (
     nullcontext,
 )
 from functools import partial
+from typing import Any
 
 from fastmcp import FastMCP
 from fastmcp.dependencies import Depends
@@ -41,8 +42,8 @@ from nimble_lifecycle.server.ambient import (
     fastmcp_supply,
 )
 from nimble_lifecycle.server.extension import (
-    AdvertiseOnInitialize,
     LifecycleExtension,
+    advertised,
     innermost,
 )
 from nimble_lifecycle.server.ready import NotReady
@@ -177,7 +178,7 @@ class Lifecycle(Provider):
 
     def _advertised(self) -> AbstractContextManager[None]:
         """Advertise here too: FastMCP runs an extension's lifespan at the root of a tree only."""
-        return innermost(self.mcp, AdvertiseOnInitialize()) if self._handlers else nullcontext()
+        return advertised(self.mcp) if self._handlers else nullcontext()
 
 
 class _OrdinaryCalls(Middleware):
@@ -190,14 +191,19 @@ class _OrdinaryCalls(Middleware):
         self._lifecycle = lifecycle
         self._service = service
 
+    async def __call__(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+        """Step aside at once for what is no ordinary call: hooks are passed one by one."""
+        if context.method != "tools/call" or self._lifecycle.handles(context.message.name):
+            return await call_next(context)
+        return await super().__call__(context, call_next)
+
     async def on_call_tool(
         self,
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
         """Pass the call on."""
-        if not self._lifecycle.handles(context.message.name):
-            self._service.note_use(CurrentCall())
+        self._service.note_use(CurrentCall())
         try:
             return await call_next(context)
         except NotReady as error:

@@ -8,7 +8,7 @@ by the same statement and take no lease.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -111,6 +111,9 @@ class Claim:
     """Whether the vendor still remembers this row's key: repeating it makes no second resource."""
 
 
+_STEPS: Final = {Phase.PROVISIONING.value: Step.CREATE, Phase.UNRESOLVED.value: Step.FIND}
+"""For what a row in this phase is claimed; in any other phase for an update."""
+
 _LEASE = sa.bindparam("its_lease", type_=sa.Float())
 
 
@@ -185,8 +188,7 @@ def _step_of(row: Row) -> Step:
         return Step.POLL
     if row["release_started_at"] is not None:
         return Step.RELEASE
-    steps = {Phase.PROVISIONING: Step.CREATE, Phase.UNRESOLVED: Step.FIND}
-    return steps.get(Phase(row["phase"]), Step.UPDATE)
+    return _STEPS.get(row["phase"], Step.UPDATE)
 
 
 def spend_statement(clock: Clock) -> sa.Update:

@@ -17,10 +17,10 @@ _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
 
 
 @lru_cache(maxsize=256)
-def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+def numbered(statement: str) -> tuple[bytes, tuple[str, ...]]:
     """Write SQLAlchemy's named placeholders as `$1`, `$2`, …; give the names in that order.
 
-    psycopg would look through the long statements for them at every call.
+    psycopg would look through the long statements for them at every call, and encode and hash them.
     """
     order: dict[str, int] = {}
 
@@ -28,7 +28,7 @@ def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
         name: str | None = found[1]
         return "%" if name is None else f"${order.setdefault(name, len(order) + 1)}"
 
-    return _PLACEHOLDER.sub(number, statement), tuple(order)
+    return _PLACEHOLDER.sub(number, statement).encode(), tuple(order)
 
 
 class NumberedCursor(psycopg.RawCursor[tuple[object, ...]]):

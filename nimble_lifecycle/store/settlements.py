@@ -103,7 +103,9 @@ def _said_of(settled: Settlement) -> dict[str, Json]:
     # By name: `dataclasses.asdict` copies what it finds, at three times the cost of all the rest.
     # What is missing is null in both databases, and most of it is.
     named = zip(_FIELDS, _VALUES(settled), strict=True)
-    return {name: value for name, value in named if value is not None} | {"id": str(settled.id)}
+    said = {name: value for name, value in named if value is not None}
+    said["id"] = settled.id.hex
+    return said
 
 
 def _storable_json(rows: Json) -> str:

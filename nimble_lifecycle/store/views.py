@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -37,6 +37,8 @@ SHOWN = (
 
 Fields = Mapping[str, object]
 
+_PHASES: Final = {phase.value: phase for phase in Phase}
+
 
 def release_asked(row: Fields) -> bool:
     """Whether a release is asked for and has not started."""
@@ -46,14 +48,14 @@ def release_asked(row: Fields) -> bool:
 
 def shown_phase(row: Fields) -> Phase:
     """Give the phase people see: the stored one, or that a release is pending."""
-    return Phase.RELEASE_PENDING if release_asked(row) else Phase(cast("str", row["phase"]))
+    return Phase.RELEASE_PENDING if release_asked(row) else _PHASES[cast("str", row["phase"])]
 
 
 def shown_reason(row: Fields) -> str | None:
     """Give the reason people see: the stored one, or that use holds a release."""
     used = cast("datetime | None", row["last_used_at"])
     seen = cast("datetime | None", row["release_seen_at"])
-    if release_asked(row) and used is not None and seen is not None and used > seen:
+    if used is not None and seen is not None and used > seen and release_asked(row):
         return Why.STILL_IN_USE
     return cast("str | None", row["reason"])
 

@@ -19,7 +19,7 @@ from nimble_lifecycle.store.types import word
 CHANNEL = "nimble_tenancy"
 """The PostgreSQL channel; notifications carry no payload."""
 
-COALESCE = 0.005
+COALESCE = 0.01
 """Seconds during which further wake-ups share the next notification."""
 
 _NOTIFY = sa.select(sa.func.pg_notify(word(CHANNEL), sa.literal_column("''")))

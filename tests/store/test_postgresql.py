@@ -11,11 +11,11 @@ pytestmark = pytest.mark.postgres
 
 def test_a_name_has_one_number_wherever_it_stands() -> None:
     text, order = numbered("SELECT %(a)s::TEXT, %(b_1)s, %(a)s WHERE x LIKE '5%%'")
-    assert (text, order) == ("SELECT $1::TEXT, $2, $1 WHERE x LIKE '5%'", ("a", "b_1"))
+    assert (text, order) == (b"SELECT $1::TEXT, $2, $1 WHERE x LIKE '5%'", ("a", "b_1"))
 
 
 def test_a_statement_that_has_its_numbers_stays_as_it_is() -> None:
-    assert numbered("SELECT $1") == ("SELECT $1", ())
+    assert numbered("SELECT $1") == (b"SELECT $1", ())
 
 
 def test_values_go_by_name_or_in_order_for_one_row_or_several(postgres_rig) -> None:
