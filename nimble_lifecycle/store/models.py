@@ -15,7 +15,7 @@ from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
 from nimble_lifecycle.protocol import Json, Phase
-from nimble_lifecycle.store.types import ColumnType, Instant, JsonObject, long_ago
+from nimble_lifecycle.store.types import ColumnType, Instant, JsonObject, OpaqueText, long_ago
 
 
 class Row(SQLModel, registry=registry()):
@@ -58,42 +58,42 @@ class TenancyRow(Row, table=True):
 
     # identity: inserted by the server
     id: UUID = Field(sa_column=_column(sa.Uuid(), Part.IDENTITY, primary_key=True))
-    tenant_id: str = Field(sa_column=_column(sa.Text(), Part.IDENTITY, nullable=False))
-    workspace_id: str = Field(sa_column=_column(sa.Text(), Part.IDENTITY, nullable=False))
-    kind: str = Field(sa_column=_column(sa.Text(), Part.IDENTITY, nullable=False))
+    tenant_id: str = Field(sa_column=_column(OpaqueText, Part.IDENTITY, nullable=False))
+    workspace_id: str = Field(sa_column=_column(OpaqueText, Part.IDENTITY, nullable=False))
+    kind: str = Field(sa_column=_column(OpaqueText, Part.IDENTITY, nullable=False))
     incarnation: int = Field(sa_column=_column(sa.Integer(), Part.IDENTITY, nullable=False))
     first_seen_at: datetime = Field(sa_column=_column(Instant(), Part.IDENTITY, nullable=False))
 
     # intent: written by the server
-    desired: str = Field(sa_column=_column(sa.Text(), Part.INTENT, nullable=False))
+    desired: str = Field(sa_column=_column(OpaqueText, Part.INTENT, nullable=False))
     params: dict[str, Json] = Field(sa_column=_column(JsonObject, Part.INTENT, nullable=False))
-    params_hash: str = Field(sa_column=_column(sa.Text(), Part.INTENT, nullable=False))
+    params_hash: str = Field(sa_column=_column(OpaqueText, Part.INTENT, nullable=False))
     generation: int = Field(sa_column=_column(sa.Integer(), Part.INTENT, nullable=False))
     generation_at: datetime = Field(sa_column=_column(Instant(), Part.INTENT, nullable=False))
     release_requested_at: datetime | None = Field(sa_column=_when(Part.INTENT))
 
     # contact: written by the server
     last_seen_at: datetime = Field(sa_column=_column(Instant(), Part.CONTACT, nullable=False))
-    last_reason: str | None = Field(sa_column=_column(sa.Text(), Part.CONTACT))
+    last_reason: str | None = Field(sa_column=_column(OpaqueText, Part.CONTACT))
     last_used_at: datetime | None = Field(sa_column=_when(Part.CONTACT))
 
     # status: written by the worker
     phase: str = Field(
-        sa_column=_column(sa.Text(), nullable=False, server_default=Phase.PENDING.value)
+        sa_column=_column(OpaqueText, nullable=False, server_default=Phase.PENDING.value)
     )
-    reason: str | None = Field(sa_column=_column(sa.Text()))
-    message: str | None = Field(sa_column=_column(sa.Text()))
+    reason: str | None = Field(sa_column=_column(OpaqueText))
+    message: str | None = Field(sa_column=_column(OpaqueText))
     claimed_generation: int = Field(sa_column=_count())
     observed_generation: int = Field(sa_column=_count())
-    attempted_params_hash: str | None = Field(sa_column=_column(sa.Text()))
+    attempted_params_hash: str | None = Field(sa_column=_column(OpaqueText))
 
     # the vendor's side: written by the worker
-    idempotency_key: str | None = Field(sa_column=_column(sa.Text()))
-    external_name: str | None = Field(sa_column=_column(sa.Text()))
+    idempotency_key: str | None = Field(sa_column=_column(OpaqueText))
+    external_name: str | None = Field(sa_column=_column(OpaqueText))
     """Null: the key is the name too."""
-    external_id: str | None = Field(sa_column=_column(sa.Text()))
+    external_id: str | None = Field(sa_column=_column(OpaqueText))
     details: dict[str, Json] | None = Field(sa_column=_column(JsonObject))
-    operation_id: str | None = Field(sa_column=_column(sa.Text()))
+    operation_id: str | None = Field(sa_column=_column(OpaqueText))
     operation_deadline_at: datetime | None = Field(sa_column=_when())
     create_started_at: datetime | None = Field(sa_column=_when())
     create_attempted_at: datetime | None = Field(sa_column=_when())
@@ -116,13 +116,13 @@ class TenancyRow(Row, table=True):
     reclaims: int = Field(sa_column=_count())
     creates: int = Field(sa_column=_count())
     """Creates begun under this row's key and not known to have failed; bounded by the worker."""
-    last_error: str | None = Field(sa_column=_column(sa.Text()))
-    lease_owner: str | None = Field(sa_column=_column(sa.Text()))
+    last_error: str | None = Field(sa_column=_column(OpaqueText))
+    lease_owner: str | None = Field(sa_column=_column(OpaqueText))
     lease_token: int = Field(sa_column=_column(sa.BigInteger(), nullable=False, server_default="0"))
     lease_expires_at: datetime | None = Field(sa_column=_when())
     paused: bool = Field(sa_column=_column(sa.Boolean(), nullable=False, server_default=sa.false()))
-    hold: str | None = Field(sa_column=_column(sa.Text()))
-    origin: str | None = Field(sa_column=_column(sa.Text()))
+    hold: str | None = Field(sa_column=_column(OpaqueText))
+    origin: str | None = Field(sa_column=_column(OpaqueText))
     """Null: a host asked for it. `surplus` or `orphan`: a resource of ours without a row of its
     own, which the worker gave this one in order to release it."""
 
@@ -134,11 +134,11 @@ class CallRow(Row, table=True):
 
     id: int = Field(sa_column=_serial())
     at: datetime = Field(sa_column=_column(Instant(), nullable=False))
-    tenant_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    workspace_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    kind: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    event: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    reason: str | None = Field(sa_column=_column(sa.Text()))
+    tenant_id: str = Field(sa_column=_column(OpaqueText, nullable=False))
+    workspace_id: str = Field(sa_column=_column(OpaqueText, nullable=False))
+    kind: str = Field(sa_column=_column(OpaqueText, nullable=False))
+    event: str = Field(sa_column=_column(OpaqueText, nullable=False))
+    reason: str | None = Field(sa_column=_column(OpaqueText))
 
 
 class JournalRow(Row, table=True):
@@ -151,18 +151,18 @@ class JournalRow(Row, table=True):
     at: datetime = Field(sa_column=_column(Instant(), nullable=False))
     tenancy_id: UUID | None = Field(sa_column=_column(sa.Uuid()))
     """Null: about the whole kind, or with the kind `*` about the fleet."""
-    kind: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    action: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    outcome: str = Field(sa_column=_column(sa.Text(), nullable=False))
-    actor: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    kind: str = Field(sa_column=_column(OpaqueText, nullable=False))
+    action: str = Field(sa_column=_column(OpaqueText, nullable=False))
+    outcome: str = Field(sa_column=_column(OpaqueText, nullable=False))
+    actor: str = Field(sa_column=_column(OpaqueText, nullable=False))
     generation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
     lease_token: int = Field(sa_column=_column(sa.BigInteger(), nullable=False))
     settled: bool = Field(sa_column=_column(sa.Boolean(), nullable=False))
     """Whether the lease still held and the row took what is said here, its resource with it."""
-    external_id: str | None = Field(sa_column=_column(sa.Text()))
-    operation_id: str | None = Field(sa_column=_column(sa.Text()))
+    external_id: str | None = Field(sa_column=_column(OpaqueText))
+    operation_id: str | None = Field(sa_column=_column(OpaqueText))
     seconds: float | None = Field(sa_column=_column(sa.Float()))
-    note: str | None = Field(sa_column=_column(sa.Text()))
+    note: str | None = Field(sa_column=_column(OpaqueText))
 
 
 class SightingRow(Row, table=True):
@@ -170,9 +170,9 @@ class SightingRow(Row, table=True):
 
     __tablename__: ClassVar[str] = "nimble_sighting"
 
-    kind: str = Field(sa_column=_column(sa.Text(), primary_key=True))
-    sort: str = Field(sa_column=_column(sa.Text(), primary_key=True))
-    subject: str = Field(sa_column=_column(sa.Text(), primary_key=True))
+    kind: str = Field(sa_column=_column(OpaqueText, primary_key=True))
+    sort: str = Field(sa_column=_column(OpaqueText, primary_key=True))
+    subject: str = Field(sa_column=_column(OpaqueText, primary_key=True))
     strikes: int = Field(sa_column=_column(sa.Integer(), nullable=False))
     first_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
     last_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
@@ -189,13 +189,13 @@ class VendorRow(Row, table=True):
 
     __tablename__: ClassVar[str] = "nimble_vendor"
 
-    kind: str = Field(sa_column=_column(sa.Text(), primary_key=True))
+    kind: str = Field(sa_column=_column(OpaqueText, primary_key=True))
     paused: bool = Field(sa_column=_column(sa.Boolean(), nullable=False, server_default=sa.false()))
     """An operator's pause."""
 
     # the vendor's own pause, and its refusal of the credential
     paused_until: datetime | None = Field(sa_column=_when())
-    pause_reason: str | None = Field(sa_column=_column(sa.Text()))
+    pause_reason: str | None = Field(sa_column=_column(OpaqueText))
     refused_id: UUID | None = Field(sa_column=_column(sa.Uuid()))
     """The row that met a refused credential, alone so far."""
     refused_mark: int | None = Field(sa_column=_column(sa.BigInteger()))
@@ -221,7 +221,7 @@ class VendorRow(Row, table=True):
     sweep_breaker_approved_at: datetime | None = Field(sa_column=_when())
 
     # one sweep at a time
-    sweep_owner: str | None = Field(sa_column=_column(sa.Text()))
+    sweep_owner: str | None = Field(sa_column=_column(OpaqueText))
     sweep_expires_at: datetime | None = Field(sa_column=_when())
     swept_at: datetime | None = Field(sa_column=_when())
 
@@ -232,12 +232,12 @@ class DeploymentRow(Row, table=True):
     __tablename__: ClassVar[str] = "nimble_deployment"
 
     id: int = Field(sa_column=_column(sa.Integer(), primary_key=True, autoincrement=False))
-    owner_id: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    owner_id: str = Field(sa_column=_column(OpaqueText, nullable=False))
     """Ten random characters a-z2-7, the first part of every key this deployment uses."""
-    fingerprint: str | None = Field(sa_column=_column(sa.Text()))
-    deployment: str | None = Field(sa_column=_column(sa.Text()))
+    fingerprint: str | None = Field(sa_column=_column(OpaqueText))
+    deployment: str | None = Field(sa_column=_column(OpaqueText))
     schema_number: int = Field(sa_column=_column(sa.Integer(), nullable=False))
-    oldest_version: str = Field(sa_column=_column(sa.Text(), nullable=False))
+    oldest_version: str = Field(sa_column=_column(OpaqueText, nullable=False))
     """The oldest package version that can live with this schema; only older code refuses."""
     created_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
 

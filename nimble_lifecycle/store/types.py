@@ -83,6 +83,15 @@ JsonObject = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "
 """A JSON document: JSONB on PostgreSQL, text on SQLite."""
 
 
+OpaqueText = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+"""A text that is compared and put in order by its bytes, as SQLite does by itself.
+
+By a locale, PostgreSQL's order would hang on the system's C library: with a new one an index that
+is there already can be corrupt, and a unique one then lets a second row in (PostgreSQL manual,
+Managing Collations).
+"""
+
+
 def fingerprint_of(params: Mapping[str, Json]) -> str:
     """Give a hash of params that does not depend on the order of keys; empty for no params."""
     if not params:

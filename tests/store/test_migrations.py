@@ -25,7 +25,7 @@ from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.store import IntentStore, WorkStore
 from nimble_lifecycle.store.database import SCHEMA_NUMBER
 from nimble_lifecycle.store.migrations import config
-from nimble_lifecycle.store.models import deployment
+from nimble_lifecycle.store.models import deployment, metadata
 
 CANNOT_COMPARE = pytest.mark.filterwarnings(
     "ignore:Skipped unsupported reflection of expression",
@@ -137,6 +137,24 @@ def test_the_check_would_see_a_difference(store: WorkStore) -> None:
 
     with pytest.raises(CommandError, match="New upgrade operations detected"):
         store.reading(soon(store), check)
+
+
+@pytest.mark.postgres
+def test_no_index_hangs_on_the_order_of_a_locale(postgres_url: str) -> None:
+    asked = (
+        "SELECT table_name || '.' || column_name, collation_name FROM information_schema.columns"
+        " WHERE table_schema = current_schema() AND data_type = 'text'"
+    )
+    with closing(WorkStore(postgres_url)) as store:
+        found = dict(store.reading(soon(store), lambda at: at.exec_driver_sql(asked).all()))
+    ours = {
+        f"{table.name}.{column.name}"
+        for table in metadata.tables.values()
+        for column in table.c
+        if isinstance(column.type, sa.Text)
+    }
+    assert {name: found.get(name) for name in ours} == dict.fromkeys(ours, "C")
+    assert len(ours) > len(metadata.tables)
 
 
 def test_migrating_again_changes_nothing(store: WorkStore) -> None:

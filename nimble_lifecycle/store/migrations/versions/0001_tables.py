@@ -25,6 +25,11 @@ def _json() -> sa.types.TypeEngine[Any]:
     return sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
+def _text() -> sa.types.TypeEngine[Any]:
+    # By a locale, indexes would be corrupt once the C library orders texts in another way.
+    return sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+
 def _serial() -> sa.Column[Any]:
     big = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     return sa.Column("id", big, sa.Identity(), primary_key=True)
@@ -86,26 +91,26 @@ def _tenancy() -> None:
         _count("reclaims"),
         _count("creates"),
         sa.Column("paused", sa.Boolean(), nullable=False, server_default=sa.false()),
-        sa.Column("tenant_id", sa.Text(), nullable=False),
-        sa.Column("workspace_id", sa.Text(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("desired", sa.Text(), nullable=False),
+        sa.Column("tenant_id", _text(), nullable=False),
+        sa.Column("workspace_id", _text(), nullable=False),
+        sa.Column("kind", _text(), nullable=False),
+        sa.Column("desired", _text(), nullable=False),
         sa.Column("params", _json(), nullable=False),
-        sa.Column("params_hash", sa.Text(), nullable=False),
-        sa.Column("phase", sa.Text(), nullable=False, server_default="pending"),
-        sa.Column("last_reason", sa.Text()),
-        sa.Column("reason", sa.Text()),
-        sa.Column("message", sa.Text()),
-        sa.Column("attempted_params_hash", sa.Text()),
-        sa.Column("idempotency_key", sa.Text()),
-        sa.Column("external_name", sa.Text()),
-        sa.Column("external_id", sa.Text()),
+        sa.Column("params_hash", _text(), nullable=False),
+        sa.Column("phase", _text(), nullable=False, server_default="pending"),
+        sa.Column("last_reason", _text()),
+        sa.Column("reason", _text()),
+        sa.Column("message", _text()),
+        sa.Column("attempted_params_hash", _text()),
+        sa.Column("idempotency_key", _text()),
+        sa.Column("external_name", _text()),
+        sa.Column("external_id", _text()),
         sa.Column("details", _json()),
-        sa.Column("operation_id", sa.Text()),
-        sa.Column("last_error", sa.Text()),
-        sa.Column("lease_owner", sa.Text()),
-        sa.Column("hold", sa.Text()),
-        sa.Column("origin", sa.Text()),
+        sa.Column("operation_id", _text()),
+        sa.Column("last_error", _text()),
+        sa.Column("lease_owner", _text()),
+        sa.Column("hold", _text()),
+        sa.Column("origin", _text()),
         sa.CheckConstraint("desired IN ('wanted', 'release')", name="nimble_tenancy_desired"),
         # A row that starts at 0, as no claim has seen it, would never be looked at.
         sa.CheckConstraint("generation >= 1", name="nimble_tenancy_generation"),
@@ -185,28 +190,28 @@ def _logs() -> None:
         "nimble_call",
         _serial(),
         sa.Column("at", _instant(), nullable=False),
-        sa.Column("tenant_id", sa.Text(), nullable=False),
-        sa.Column("workspace_id", sa.Text(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("event", sa.Text(), nullable=False),
-        sa.Column("reason", sa.Text()),
+        sa.Column("tenant_id", _text(), nullable=False),
+        sa.Column("workspace_id", _text(), nullable=False),
+        sa.Column("kind", _text(), nullable=False),
+        sa.Column("event", _text(), nullable=False),
+        sa.Column("reason", _text()),
     )
     op.create_table(
         "nimble_journal",
         _serial(),
         sa.Column("at", _instant(), nullable=False),
         sa.Column("tenancy_id", sa.Uuid()),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("action", sa.Text(), nullable=False),
-        sa.Column("outcome", sa.Text(), nullable=False),
-        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("kind", _text(), nullable=False),
+        sa.Column("action", _text(), nullable=False),
+        sa.Column("outcome", _text(), nullable=False),
+        sa.Column("actor", _text(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("lease_token", sa.BigInteger(), nullable=False),
         sa.Column("settled", sa.Boolean(), nullable=False),
-        sa.Column("external_id", sa.Text()),
-        sa.Column("operation_id", sa.Text()),
+        sa.Column("external_id", _text()),
+        sa.Column("operation_id", _text()),
         sa.Column("seconds", sa.Float()),
-        sa.Column("note", sa.Text()),
+        sa.Column("note", _text()),
     )
     op.create_index("ix_nimble_journal_tenancy", "nimble_journal", ["tenancy_id"])
     op.create_index(
@@ -221,9 +226,9 @@ def _logs() -> None:
 def _shared() -> None:
     op.create_table(
         "nimble_sighting",
-        sa.Column("kind", sa.Text(), primary_key=True),
-        sa.Column("sort", sa.Text(), primary_key=True),
-        sa.Column("subject", sa.Text(), primary_key=True),
+        sa.Column("kind", _text(), primary_key=True),
+        sa.Column("sort", _text(), primary_key=True),
+        sa.Column("subject", _text(), primary_key=True),
         sa.Column("strikes", sa.Integer(), nullable=False),
         sa.Column("first_at", _instant(), nullable=False),
         sa.Column("last_at", _instant(), nullable=False),
@@ -231,10 +236,10 @@ def _shared() -> None:
     )
     op.create_table(
         "nimble_vendor",
-        sa.Column("kind", sa.Text(), primary_key=True),
+        sa.Column("kind", _text(), primary_key=True),
         sa.Column("paused", sa.Boolean(), nullable=False, server_default=sa.false()),
         sa.Column("paused_until", _instant()),
-        sa.Column("pause_reason", sa.Text()),
+        sa.Column("pause_reason", _text()),
         sa.Column("refused_id", sa.Uuid()),
         sa.Column("refused_mark", sa.BigInteger()),
         sa.Column("halted_at", _instant()),
@@ -250,7 +255,7 @@ def _shared() -> None:
         sa.Column("breaker_approved_at", _instant()),
         sa.Column("sweep_breaker_opened_at", _instant()),
         sa.Column("sweep_breaker_approved_at", _instant()),
-        sa.Column("sweep_owner", sa.Text()),
+        sa.Column("sweep_owner", _text()),
         sa.Column("sweep_expires_at", _instant()),
         sa.Column("swept_at", _instant()),
     )
@@ -260,11 +265,11 @@ def _deployment() -> None:
     table = op.create_table(
         "nimble_deployment",
         sa.Column("id", sa.Integer(), primary_key=True, autoincrement=False),
-        sa.Column("owner_id", sa.Text(), nullable=False),
-        sa.Column("fingerprint", sa.Text()),
-        sa.Column("deployment", sa.Text()),
+        sa.Column("owner_id", _text(), nullable=False),
+        sa.Column("fingerprint", _text()),
+        sa.Column("deployment", _text()),
         sa.Column("schema_number", sa.Integer(), nullable=False),
-        sa.Column("oldest_version", sa.Text(), nullable=False),
+        sa.Column("oldest_version", _text(), nullable=False),
         sa.Column("created_at", _instant(), nullable=False),
     )
     owner_id = "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(10))
