@@ -8,6 +8,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import CoroutineType
 from typing import TypeAlias, TypeGuard
 
 from nimble_lifecycle.errors import (
@@ -49,6 +50,9 @@ class UnsentError(TemporaryError):
 class RefusedUnsentError(PermanentError):
     """The worker itself refused the row for good: nothing reached the vendor."""
 
+
+_AWAITABLE = (CoroutineType, Awaitable)
+"""Coroutines, which are nearly all, are told by their type; anything else is asked what it can."""
 
 UNSENT = (UnsentError, RefusedUnsentError)
 
@@ -216,7 +220,7 @@ class _Call:
 
     async def outcome(self, hop: Hop) -> Ended:
         result = self._begun() if self.on_loop else await self._begun_on_thread(hop)
-        if not isinstance(result, Awaitable):
+        if not isinstance(result, _AWAITABLE):
             return result
         self.on_loop = True
         try:
@@ -238,7 +242,7 @@ class _Call:
         # Caught on the thread: a StopIteration, for one, cannot travel through a future.
         try:
             result = self._method(self._tenancy)
-            return result if isinstance(result, Awaitable) else _checked(result)
+            return result if isinstance(result, _AWAITABLE) else _checked(result)
         except BaseException as error:  # noqa: BLE001  # an adapter may raise anything
             return _raised(error)
 

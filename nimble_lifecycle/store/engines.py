@@ -36,10 +36,11 @@ def parse_url(url: str) -> sa.URL:
     )
 
 
-def read_json(text: str) -> object:
+def read_json(text: str | bytes) -> object:
     """Read a JSON column; what Python cannot read of it stays text, which is no JSON object."""
     try:
-        return json.loads(text)
+        # psycopg gives bytes, whose encoding `json` would guess, as long as the rest takes.
+        return json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError):
         return text
 

@@ -6,10 +6,10 @@ listed. Values of rows may be forged, so commands name rows by their id alone.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias, cast
+from typing import cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -18,10 +18,8 @@ from nimble_lifecycle.protocol import Phase, Why
 from nimble_lifecycle.store.models import FLEET, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
+from nimble_lifecycle.store.prepared import Row
 from nimble_lifecycle.store.views import external_name_of, release_asked, shown_reason
-
-Fields: TypeAlias = Mapping[str, object]
-"""A row, with what `conditioned` adds to it."""
 
 _fleet = vendor.alias("fleet")
 _CONDITIONS = (
@@ -69,7 +67,7 @@ def conditioned(clock: Clock) -> "sa.Select[*tuple[object, ...]]":
     )
 
 
-def standing_of(row: Fields) -> Standing:
+def standing_of(row: Row) -> Standing:
     """Give what is shown: the first that applies of what holds the row back."""
     tellers = (
         *(_over, _stalled, _refused, _paused, _in_grace),
@@ -85,12 +83,12 @@ def standing_of(row: Fields) -> Standing:
 # -- what can be said of a row, in this order ------------------------------------------------------
 
 
-def _over(row: Fields) -> Standing | None:
+def _over(row: Row) -> Standing | None:
     ended = row["phase"] in (Phase.RELEASED, Phase.KEPT) or row["retired_at"] is not None
     return _stored(row) if ended else None
 
 
-def _stalled(row: Fields) -> Standing | None:
+def _stalled(row: Row) -> Standing | None:
     """Say that nothing but a person or changed params will go on with it."""
     if row["phase"] != Phase.STALLED or row["due_at"] is not None:
         return None
@@ -104,7 +102,7 @@ def _stalled(row: Fields) -> Standing | None:
     return Standing(reason, _message(row), _about(row, "retry"))
 
 
-def _refused(row: Fields) -> Standing | None:
+def _refused(row: Row) -> Standing | None:
     """Say that it is ready as before, and its changed params were refused."""
     at_rest = row["due_at"] is None and row["lease_owner"] is None
     refused = row["phase"] == Phase.READY and row["reason"] is not None and at_rest
@@ -113,7 +111,7 @@ def _refused(row: Fields) -> Standing | None:
     return Standing(str(row["reason"]), _message(row), _about(row, "retry"))
 
 
-def _paused(row: Fields) -> Standing | None:
+def _paused(row: Row) -> Standing | None:
     if row["paused"]:
         blocked = _next(row) or "its updates and its release"
         message = f"paused by an operator, which blocks {blocked}"
@@ -130,7 +128,7 @@ def _paused(row: Fields) -> Standing | None:
     return None
 
 
-def _in_grace(row: Fields) -> Standing | None:
+def _in_grace(row: Row) -> Standing | None:
     """Say that a release waits for its grace: nothing else holds it back before that is over."""
     after = _instant(row, "release_after")
     if not release_asked(row) or after is None or after <= _now(row):
@@ -141,7 +139,7 @@ def _in_grace(row: Fields) -> Standing | None:
     return Standing(Why.STILL_IN_USE, message)
 
 
-def _halted(row: Fields) -> Standing | None:
+def _halted(row: Row) -> Standing | None:
     since, blocks = _instant(row, "vendor_halted_at"), _next(row)
     if since is None or blocks is None:
         return None
@@ -149,7 +147,7 @@ def _halted(row: Fields) -> Standing | None:
     return Standing(Why.CREDENTIAL_REFUSED, message)
 
 
-def _asked_to_wait(row: Fields) -> Standing | None:
+def _asked_to_wait(row: Row) -> Standing | None:
     until, blocks = _instant(row, "vendor_paused_until"), _next(row)
     if until is None or until <= _now(row) or blocks is None:
         return None
@@ -157,7 +155,7 @@ def _asked_to_wait(row: Fields) -> Standing | None:
     return Standing(str(row["vendor_pause_reason"]), message)
 
 
-def _capped(row: Fields) -> Standing | None:
+def _capped(row: Row) -> Standing | None:
     """Say that its first create waits for a cap."""
     since, due = _instant(row, "vendor_capped_at"), _instant(row, "due_at")
     begun = row["create_started_at"] is not None or (due is not None and due > _now(row))
@@ -170,7 +168,7 @@ def _capped(row: Fields) -> Standing | None:
     return Standing(Why.CAP_REACHED, message)
 
 
-def _held(row: Fields) -> Standing | None:
+def _held(row: Row) -> Standing | None:
     """Say that a release whose grace is over is behind an open breaker."""
     opened, after = _instant(row, "vendor_breaker_opened_at"), _instant(row, "release_after")
     if opened is None or after is None or not release_asked(row):
@@ -179,7 +177,7 @@ def _held(row: Fields) -> Standing | None:
     return Standing(Why.RELEASE_BREAKER_OPEN, message, _approve(str(row["kind"])))
 
 
-def _unattended(row: Fields) -> Standing | None:
+def _unattended(row: Row) -> Standing | None:
     """Say that it waits for a worker that was never started."""
     if row["vendor_kind"] is not None or _next(row) is None:
         return None
@@ -190,11 +188,11 @@ def _unattended(row: Fields) -> Standing | None:
     return Standing(shown_reason(row), message)
 
 
-def _stored(row: Fields) -> Standing:
+def _stored(row: Row) -> Standing:
     return Standing(shown_reason(row), _message(row))
 
 
-def _next(row: Fields) -> str | None:
+def _next(row: Row) -> str | None:
     """Name what a worker would ask of the vendor next; None: nothing."""
     open_create = row["external_id"] is None or row["operation_id"] is not None
     if row["release_started_at"] is not None:
@@ -211,7 +209,7 @@ def _next(row: Fields) -> str | None:
     return None
 
 
-def _window(row: Fields) -> str:
+def _window(row: Row) -> str:
     """Say when a create may have been applied, what to look for, and what the last call met."""
     first, last = _instant(row, "create_started_at"), _instant(row, "create_attempted_at")
     if first is None or last is None:
@@ -227,7 +225,7 @@ def _window(row: Fields) -> str:
 # -- what holds for a whole kind -------------------------------------------------------------------
 
 
-def notices_of(row: Fields) -> Iterator[Notice]:
+def notices_of(row: Row) -> Iterator[Notice]:
     """Give what of a row of `nimble_vendor` needs a person."""
     kind = str(row["kind"])
     who = "the fleet" if kind == FLEET else kind
@@ -251,7 +249,7 @@ def notices_of(row: Fields) -> Iterator[Notice]:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _about(row: Fields, verb: str, *options: str) -> str:
+def _about(row: Row, verb: str, *options: str) -> str:
     return _command(verb, str(cast("UUID", row["id"])), *options)
 
 
@@ -263,15 +261,15 @@ def _command(*words: str) -> str:
     return shlex.join([PROGRAM, *words])
 
 
-def _message(row: Fields) -> str | None:
+def _message(row: Row) -> str | None:
     return cast("str | None", row["message"])
 
 
-def _instant(row: Fields, name: str) -> datetime | None:
+def _instant(row: Row, name: str) -> datetime | None:
     return cast("datetime | None", row[name])
 
 
-def _now(row: Fields) -> datetime:
+def _now(row: Row) -> datetime:
     return cast("datetime", row["now"])
 
 

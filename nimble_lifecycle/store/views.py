@@ -1,14 +1,12 @@
 """From rows to what people and functions see."""
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Final
 from uuid import UUID
-
-import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Desired, Json, Phase, Tenancy, Why
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.prepared import Row
 
 SHOWN = (
     t.c.id,
@@ -35,51 +33,51 @@ SHOWN = (
 )
 """The columns a `Tenancy` is made of; all the server's role ever reads."""
 
-Fields = Mapping[str, object]
 
 _PHASES: Final = {phase.value: phase for phase in Phase}
 
 
-def release_asked(row: Fields) -> bool:
+def release_asked(row: Row) -> bool:
     """Whether a release is asked for and has not started."""
     asked = row["desired"] == Desired.RELEASE or row["hold"] == Desired.RELEASE
     return asked and row["release_started_at"] is None
 
 
-def shown_phase(row: Fields) -> Phase:
+def shown_phase(row: Row) -> Phase:
     """Give the phase people see: the stored one, or that a release is pending."""
-    return Phase.RELEASE_PENDING if release_asked(row) else _PHASES[cast("str", row["phase"])]
+    return Phase.RELEASE_PENDING if release_asked(row) else _PHASES[row["phase"]]
 
 
-def shown_reason(row: Fields) -> str | None:
+def shown_reason(row: Row) -> str | None:
     """Give the reason people see: the stored one, or that use holds a release."""
-    used = cast("datetime | None", row["last_used_at"])
-    seen = cast("datetime | None", row["release_seen_at"])
+    used: datetime | None = row["last_used_at"]
+    seen: datetime | None = row["release_seen_at"]
     if used is not None and seen is not None and used > seen and release_asked(row):
         return Why.STILL_IN_USE
-    return cast("str | None", row["reason"])
+    stored: str | None = row["reason"]
+    return stored
 
 
-def external_name_of(row: Fields) -> str | None:
+def external_name_of(row: Row) -> str | None:
     """Give the name of the resource: the key, where no other is stored."""
-    return cast("str | None", row["external_name"] or row["idempotency_key"])
+    name: str | None = row["external_name"] or row["idempotency_key"]
+    return name
 
 
-def tenancy_of(row: "Mapping[str, Any] | sa.RowMapping") -> Tenancy:
+def tenancy_of(row: Row) -> Tenancy:
     """Make the public snapshot of a row."""
-    fields = cast("Fields", row)
     return Tenancy(
-        id=cast("UUID", row["id"]),
+        id=row["id"],
         tenant_id=row["tenant_id"],
         workspace_id=row["workspace_id"],
         kind=row["kind"],
         incarnation=row["incarnation"],
-        phase=shown_phase(fields),
-        reason=shown_reason(fields),
+        phase=shown_phase(row),
+        reason=shown_reason(row),
         message=row["message"],
         params=_object(row["params"]),
         external_id=row["external_id"],
-        external_name=external_name_of(fields),
+        external_name=external_name_of(row),
         idempotency_key=row["idempotency_key"],
         operation_id=row["operation_id"],
         details=_object(row["details"]),
@@ -89,7 +87,7 @@ def tenancy_of(row: "Mapping[str, Any] | sa.RowMapping") -> Tenancy:
 
 
 def _object(value: object) -> dict[str, Json]:
-    return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def plain(value: object) -> object:

@@ -50,7 +50,7 @@ from nimble_lifecycle.store.surpluses import (
 )
 from nimble_lifecycle.store.types import Expression, later, storable
 from nimble_lifecycle.store.verdicts import Verdict, asked
-from nimble_lifecycle.store.views import Fields, external_name_of, plain, shown_phase
+from nimble_lifecycle.store.views import external_name_of, plain, shown_phase
 
 KEPT_CALLS = 100_000
 """Rows of the call log that are kept."""
@@ -117,9 +117,10 @@ class WorkStore(FleetStore):
         self, statement: Prepared, bound: dict[str, object], at: sa.Connection
     ) -> Sequence[Row]:
         rows = statement.rows(at, bound)
-        calls = sum(row["lease_owner"] is not None for row in rows)
-        if self.is_sqlite and calls and bound["its_rate"] is not None:
-            self._spend.row(at, {**bound, "its_calls": calls})
+        if self.is_sqlite and bound["its_rate"] is not None:
+            calls = sum(row["lease_owner"] is not None for row in rows)
+            if calls:
+                self._spend.row(at, {**bound, "its_calls": calls})
         return rows
 
     def settle(self, batch: Sequence[Settlement], *, actor: str) -> set[UUID]:
@@ -246,7 +247,7 @@ class WorkStore(FleetStore):
         if kind is not None:
             statement = statement.where(vendor.c.kind.in_([storable(kind), FLEET]))
         rows = self.reading(self._limit(), lambda at: at.execute(statement).mappings().all())
-        return [found for row in rows for found in notices_of(cast("Fields", row))]
+        return [found for row in rows for found in notices_of(cast("Row", row))]
 
     # -- statements, built once -------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ def _unsettled(since: Expression) -> sa.ColumnElement[bool]:
 
 
 def _shown_row(row: sa.RowMapping) -> dict[str, object]:
-    fields = cast("Fields", row)
+    fields = cast("Row", row)
     standing = standing_of(fields)
     shown = {column.name: plain(fields[column.name]) for column in t.c}
     named = {"phase": shown_phase(fields).value, "external_name": external_name_of(fields)}
