@@ -39,7 +39,7 @@ def main() -> int:
         with databases() as found:
             bench = Bench(given.quick, found, wanted=frozenset(given.figures))
             asyncio.run(measure(bench))
-            write(bench.results, found.version(), OUT, quick=given.quick)
+            write(bench.results, found, OUT, quick=given.quick)
     except NoServerError as error:
         say(str(error))
         return 1
