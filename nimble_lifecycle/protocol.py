@@ -171,10 +171,9 @@ class Workspace:
         if not self.workspace_id.strip():
             raise ValueError("the workspace id is empty")
         _check_id("workspace", self.workspace_id)
-        if self.tenant_id:
-            _check_id("tenant", self.tenant_id)
-            if not self.tenant_id.strip():
-                raise ValueError("the tenant id is blank")
+        _check_id("tenant", self.tenant_id)
+        if self.tenant_id and not self.tenant_id.strip():
+            raise ValueError("the tenant id is blank")
 
 
 def _check_id(label: str, value: str) -> None:

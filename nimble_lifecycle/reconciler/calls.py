@@ -5,6 +5,7 @@ that is over its limit is left behind, not waited for: its outcome is unknown th
 """
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -95,6 +96,7 @@ class Calls:
         self._hop = hop
         self._under_way: dict[_Call, None] = {}  # in the order of their ends
         self._watch: asyncio.Task[None] | None = None
+        self._context = contextvars.copy_context()
 
     def begin(self, method: Method, tenancy: Tenancy, over: Callable[[Ended], None]) -> None:
         """Call `method`, and then `over` with what it returned or raised, or `OverrunError`."""
@@ -122,6 +124,8 @@ class Calls:
         except asyncio.CancelledError:
             self._ended(call, _cancelled())
             raise
+        except Exception as error:  # noqa: BLE001  # of the hop: nobody knows what was begun
+            outcome = error
         # Not by a callback of the task, which costs another turn of the event loop.
         self._ended(call, outcome)
         return outcome
@@ -129,16 +133,29 @@ class Calls:
     def _ended(self, call: "_Call", outcome: Ended) -> None:
         if call in self._under_way:
             del self._under_way[call]
-            call.over(outcome)
+            self._tell(call, outcome)
+
+    def _tell(self, call: "_Call", outcome: Ended) -> None:
+        """Say how a call ended, as a callback is told: in our context, not in the adapter's.
+
+        What is raised there neither becomes the call's own end nor ends the watch over the others.
+        """
+        try:
+            self._context.run(call.over, outcome)
+        except Exception as error:  # noqa: BLE001  # told as the event loop tells of its callbacks
+            told = {"message": "the end of a vendor call was not noted", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
 
     async def _keep_watch(self) -> None:
         """Give up calls that are over their limit. One timer, for the one whose limit is next."""
         while self._under_way:
             oldest = next(iter(self._under_way))
             await self._clock.sleep(max(0.0, oldest.end - self._clock.monotonic()))
-            if oldest.task.done():
+            if oldest not in self._under_way:
+                continue
+            if oldest.task.done():  # cancelled before its first step
                 self._ended(oldest, outcome_of_task(oldest.task))
-            elif oldest in self._under_way:
+            else:
                 self._overran(oldest)
 
     def _overran(self, call: "_Call") -> None:
@@ -152,7 +169,7 @@ class Calls:
             return
         if call.on_loop:
             call.task.cancel()
-        call.over(OverrunError(self._limit, call.task))
+        self._tell(call, OverrunError(self._limit, call.task))
 
 
 async def ended(method: Method, tenancy: Tenancy, *, limit: float, clock: Clock, hop: Hop) -> Ended:

@@ -92,7 +92,10 @@ def traced(error: BaseException) -> str:
 
     It holds lines of source and no value of a variable.
     """
-    return "\n".join(line for each in reversed(list(_led_to(error))) for line in _told(each))
+    try:
+        return "\n".join(line for each in reversed(list(_led_to(error))) for line in _told(each))
+    except Exception:  # noqa: BLE001  # the class of an adapter may be broken in any way
+        return described(error)
 
 
 def _led_to(error: BaseException | None) -> Iterator[BaseException]:

@@ -36,7 +36,7 @@ class LifecycleExtension(ServerExtension):
         Raises `HandlerError` when two tools are marked for one event: hosts call neither.
         """
         await refuse_two_handlers(self.server)
-        with advertised(self.server):
+        with innermost(self.server, AdvertiseOnInitialize()):
             yield
 
 
@@ -61,16 +61,6 @@ class AdvertiseOnInitialize(Middleware):
         extensions = {**(result.capabilities.extensions or {}), LIFECYCLE_ID: {}}
         capabilities = result.capabilities.model_copy(update={"extensions": extensions})
         return result.model_copy(update={"capabilities": capabilities})
-
-
-@contextmanager
-def advertised(server: FastMCP) -> Generator[None]:
-    """Advertise on a server that is starting, once however often it is asked for."""
-    if any(isinstance(each, AdvertiseOnInitialize) for each in server.middleware):
-        yield
-        return
-    with innermost(server, AdvertiseOnInitialize()):
-        yield
 
 
 @contextmanager

@@ -42,8 +42,8 @@ from nimble_lifecycle.server.ambient import (
     fastmcp_supply,
 )
 from nimble_lifecycle.server.extension import (
+    AdvertiseOnInitialize,
     LifecycleExtension,
-    advertised,
     innermost,
 )
 from nimble_lifecycle.server.ready import NotReady
@@ -178,7 +178,7 @@ class Lifecycle(Provider):
 
     def _advertised(self) -> AbstractContextManager[None]:
         """Advertise here too: FastMCP runs an extension's lifespan at the root of a tree only."""
-        return advertised(self.mcp) if self._handlers else nullcontext()
+        return innermost(self.mcp, AdvertiseOnInitialize()) if self._handlers else nullcontext()
 
 
 class _OrdinaryCalls(Middleware):
@@ -193,9 +193,9 @@ class _OrdinaryCalls(Middleware):
 
     async def __call__(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
         """Step aside at once for what is no ordinary call: hooks are passed one by one."""
-        if context.method != "tools/call" or self._lifecycle.handles(context.message.name):
-            return await call_next(context)
-        return await super().__call__(context, call_next)
+        if self._is_ordinary(context.message):
+            return await super().__call__(context, call_next)
+        return await call_next(context)
 
     async def on_call_tool(
         self,
@@ -208,6 +208,11 @@ class _OrdinaryCalls(Middleware):
             return await call_next(context)
         except NotReady as error:
             return error.result()
+
+    def _is_ordinary(self, message: object) -> bool:
+        # What does not validate comes as the host sent it, and is refused further in.
+        called = message.name if isinstance(message, CallToolRequestParams) else None
+        return called is not None and not self._lifecycle.handles(called)
 
 
 def _permanent_name(mcp: FastMCP) -> str:

@@ -40,7 +40,7 @@ def read_json(text: str | bytes) -> object:
     """Read a JSON column; what Python cannot read of it stays text, which is no JSON object."""
     try:
         # psycopg gives bytes, whose encoding `json` would guess, as long as the rest takes.
-        return json.loads(text if isinstance(text, str) else text.decode())
+        return json.loads(text.decode() if isinstance(text, bytes) else text)
     except (ValueError, RecursionError):
         return text
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
@@ -361,3 +362,75 @@ def test_of_calls_that_are_abandoned_nothing_more_is_heard() -> None:
 
     asyncio.run(scenario())
     assert over == []
+
+
+WHOSE: ContextVar[str] = ContextVar("whose", default="the worker's")
+
+
+def test_what_a_method_leaves_in_its_context_is_not_met_where_its_end_is_told() -> None:
+    met: list[str] = []
+
+    async def method(_: Tenancy) -> Released:
+        WHOSE.set("the adapter's")
+        return Released()
+
+    async def scenario() -> None:
+        calls = Calls(limit=10.0, clock=ManualClock(), hop=Threads(1, "test"))
+        calls.begin(method, TENANCY, lambda _: met.append(WHOSE.get()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        calls.abandon()
+
+    asyncio.run(scenario())
+    assert met == ["the worker's"]
+
+
+class NoMemory(NoThreads):
+    """A hop that fails where nobody can say what was begun."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        raise MemoryError
+
+
+def plain(_: Tenancy) -> None: ...
+
+
+@pytest.mark.parametrize("first", ["whoever is told fails", "the hop fails"])
+def test_a_call_that_ends_in_trouble_takes_no_limit_from_the_others(first: str) -> None:
+    clock, told = ManualClock(), list[object]()
+    over: dict[str, Ended] = {}
+
+    async def method(_: Tenancy) -> Released:
+        return Released()
+
+    async def hangs(_: Tenancy) -> Released:
+        await asyncio.Event().wait()
+        return Released()
+
+    def fails(_: Ended) -> None:
+        raise LookupError("not noted")
+
+    async def turns() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: told.append(context["exception"])
+        )
+        calls = Calls(limit=10.0, clock=clock, hop=NoMemory())
+        if first == "the hop fails":
+            calls.begin(plain, TENANCY, partial(over.__setitem__, "first"))
+        else:
+            calls.begin(method, TENANCY, fails)
+        calls.begin(hangs, TENANCY, partial(over.__setitem__, "second"))
+        for _ in range(2):
+            await turns()
+            clock.advance(10.0)
+        await turns()
+
+    asyncio.run(scenario())
+    assert isinstance(over.pop("second"), OverrunError)
+    assert [type(each) for each in (*told, *over.values())] == [
+        LookupError if first == "whoever is told fails" else MemoryError
+    ]

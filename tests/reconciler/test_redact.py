@@ -228,3 +228,12 @@ def test_a_stack_without_end_is_cut() -> None:
 
 def test_an_error_without_a_stack_is_told_by_its_name() -> None:
     assert traced(TypeError("no")) == "  TypeError: no"
+
+
+def test_an_error_that_cannot_even_be_looked_at_is_told_by_its_name() -> None:
+    class BrokenError(Exception):
+        @property
+        def __cause__(self) -> BaseException:
+            raise KeyError("cause")
+
+    assert traced(BrokenError("no")) == "BrokenError: no"

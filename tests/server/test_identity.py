@@ -335,3 +335,9 @@ async def test_what_the_authors_function_cannot_give_is_an_error(sqlite_table, c
     assert "hunter2" not in said[1]
     assert "no Workspace" in said[2]
     assert sqlite_table.rows() == []
+
+
+@pytest.mark.parametrize("tenant_id", [None, 0, []])
+async def test_a_tenant_that_is_no_text_is_refused_where_it_is_named(tenant_id):
+    with pytest.raises((TypeError, AttributeError)):
+        Workspace("ws", tenant_id)

@@ -4,6 +4,9 @@ import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.server.middleware import Middleware
 from fastmcp.utilities.tests import ASGIServer, asgi_server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequest, CallToolResult
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -168,3 +171,26 @@ async def test_one_start_serves_three_sessions(sqlite_url, capfd):
             async with Client(server.transport()) as client:
                 await client.list_tools()
     assert capfd.readouterr().err.count("nimble-lifecycle: 'acme' uses") == 1
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("params", [{}, {"name": 5}, {"name": "up", "arguments": 3}])
+async def test_a_call_that_does_not_validate_is_told_so(sqlite_url, params):
+    seen = []
+
+    class Watching(Middleware):
+        async def on_message(self, context, call_next):
+            try:
+                return await call_next(context)
+            except Exception as error:
+                seen.append(type(error))
+                raise
+
+    mcp = acme(sqlite_url)
+    mcp.add_middleware(Watching())
+    malformed = CallToolRequest.model_construct(method="tools/call", params=params)
+    async with Client(mcp, mode="legacy") as client:
+        with pytest.raises(MCPError) as refused:
+            await client.session.send_request(malformed, CallToolResult)
+    assert refused.value.error.code == INVALID_PARAMS
+    assert seen == [ValidationError]

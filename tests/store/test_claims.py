@@ -860,7 +860,9 @@ def test_the_row_that_waits_longest_is_taken_first(rig) -> None:
     assert [rig.claim(limit=1)[0].tenancy.workspace_id for _ in names] == names
 
 
-@pytest.mark.parametrize("forged", ["[1, 2]", "null", '"x"', "1" * 5000, "[" * 1200 + "]" * 1200])
+@pytest.mark.parametrize(
+    "forged", ["[1, 2]", "null", '"x"', "5", "3.5", "1" * 5000, "[" * 1200 + "]" * 1200]
+)
 def test_params_that_are_no_object_are_told_and_stop_nobody(rig, forged) -> None:
     rig.ready()
     rig.ready(workspace=Workspace("ws_2"))
