@@ -207,7 +207,8 @@ def test_a_fault_answers_as_told(acme: Acme, kind: str, status: int, made: int) 
 @pytest.mark.parametrize(("kind", "made"), [("drop_before", 0), ("drop_after", 1)])
 def test_a_dropped_connection_is_lost_for_the_client(acme: Acme, kind: str, made: int) -> None:
     acme.misbehave(kind, count=1)
-    with pytest.raises(httpx2.RemoteProtocolError):
+    # A system resets a connection that is closed with something unread, and ends any other.
+    with pytest.raises((httpx2.RemoteProtocolError, httpx2.ReadError)):
         create(acme)
     assert len(acme.tenancies()) == made
 
