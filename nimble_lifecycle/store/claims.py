@@ -8,6 +8,7 @@ by the same statement and take no lease.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from nimble_lifecycle.protocol import Phase, Tenancy, Why
 from nimble_lifecycle.store.models import deployment, look_at, look_order, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
-from nimble_lifecycle.store.prepared import Row
+from nimble_lifecycle.store.prepared import Prepared, Row
 from nimble_lifecycle.store.room import (
     Moment,
     creates_left,
@@ -36,6 +37,7 @@ from nimble_lifecycle.store.types import (
     base32,
     earliest,
     elapsed,
+    known,
     later,
     latest,
     number,
@@ -114,14 +116,49 @@ class Claim:
 _STEPS: Final = {Phase.PROVISIONING.value: Step.CREATE, Phase.UNRESOLVED.value: Step.FIND}
 """For what a row in this phase is claimed; in any other phase for an update."""
 
-_LEASE = sa.bindparam("its_lease", type_=sa.Float())
+_LEASE = known("lease", sa.Float())
+
+
+class ClaimStatements:
+    """The statements of a claim by one set of rules, which are part of their texts."""
+
+    def __init__(self, clock: Clock, dialect: sa.Dialect, rules: Rules) -> None:
+        self._written = rule_values(rules)
+        self._clock = clock
+        self._dialect = dialect
+
+    @cached_property
+    def due(self) -> Prepared:
+        """Take what is due, but suspects."""
+        return self._prepared(self._claim(only=False))
+
+    @cached_property
+    def one(self) -> Prepared:
+        """Take one row."""
+        return self._prepared(self._claim(only=True))
+
+    @cached_property
+    def spending(self) -> Prepared:
+        """Take the calls of a claim off the rate, where that is no part of it."""
+        return self._prepared(spend_statement(self._clock))
+
+    def _claim(self, *, only: bool) -> sa.UpdateBase:
+        return claim_statement(self._clock, only=only, gated=self._dialect.name != "sqlite")
+
+    def _prepared(self, statement: sa.UpdateBase) -> Prepared:
+        return Prepared(statement, self._dialect, self._written)
 
 
 def claim_values(
     rules: Rules, limit: int, *, only: UUID | None = None, probing: bool = False
 ) -> dict[str, object]:
     """Give the bound values of the claim statements."""
-    values = {**rule_values(rules), "its_limit": limit, "its_probing": probing}
+    values = {
+        "its_kind": rules.kind,
+        "its_owner": rules.owner,
+        "its_limit": limit,
+        "its_probing": probing,
+    }
     return values if only is None else {**values, "its_id": only}
 
 
@@ -255,8 +292,8 @@ def _granted(now: Moment, *, only: bool) -> sa.CTE:
     )
     ranked = sa.select(*awaited.c, begins.label("begins"), ends.label("ends"), nth.label("nth"))
     each = ranked.cte("ranked")
-    capped = sa.bindparam("its_capped", type_=sa.Boolean())
-    paced = sa.bindparam("its_paced", type_=sa.Boolean())
+    capped = known("capped", sa.Boolean())
+    paced = known("paced", sa.Boolean())
     counted = sa.or_(
         each.c.ends,
         sa.and_(each.c.begins, capped),
@@ -302,7 +339,7 @@ def _seen_before() -> sa.ColumnElement[bool]:
 def _grace_end(now: Moment, seen: Moment) -> Moment:
     """Rule 9: from the worker's first sight or the last use, which no row can put after now."""
     used = earliest(sa.func.coalesce(t.c.last_used_at, seen), now)
-    end = later(latest(seen, used), sa.bindparam("its_grace", type_=sa.Float()))
+    end = later(latest(seen, used), known("grace", sa.Float()))
     # Of a create that was repeated the first may still land, and would make anew what was released.
     repeated = sa.and_(t.c.create_attempted_at > t.c.create_started_at, has_resource)
     return latest(end, sa.func.coalesce(sa.case((repeated, t.c.create_ends_at)), end))

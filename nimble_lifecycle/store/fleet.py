@@ -18,7 +18,7 @@ from nimble_lifecycle.store.models import FLEET, journal, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import instant_of
 from nimble_lifecycle.store.rules import Rules, rule_values
-from nimble_lifecycle.store.types import later, least
+from nimble_lifecycle.store.types import known, later, least
 from nimble_lifecycle.store.verdicts import (
     CALLING,
     MAX_RECLAIMS,
@@ -316,7 +316,7 @@ class FleetStore(Database):
             .limit(1)
             .cte("candidate")
         )
-        lease = sa.bindparam("its_lease", type_=sa.Float())
+        lease = known("lease", sa.Float())
         return (
             sa.update(vendor)
             .where(

@@ -29,28 +29,36 @@ class Prepared:
     """A statement compiled once for one dialect; raises ValueError for one with a list in an IN.
 
     Such a list would be part of the text, so it must be written out there, as `is_any` does.
+    `written` has the values of what `known` put into the statement: they become part of the text.
     """
 
-    def __init__(self, statement: Statement, dialect: sa.Dialect) -> None:
+    def __init__(
+        self,
+        statement: Statement,
+        dialect: sa.Dialect,
+        written: Mapping[str, object] | None = None,
+    ) -> None:
         compiled = statement.compile(dialect=dialect)
         if compiled.post_compile_params:
             raise ValueError("a list of values is part of a statement's text: write it out")
-        to_driver = {
-            name: _to_driver(bound.type, dialect) for name, bound in compiled.binds.items()
-        }
+        binds = {name: bound for bound, name in compiled.bind_names.items()}
+        said = compiled.construct_expanded_state({**dict.fromkeys(binds), **(written or {})})
         self._dialect = dialect
-        self._text = compiled.string
-        self._order = compiled.positiontup  # None where values go by name, as to psycopg
+        self._text = said.statement
+        self._order = said.positiontup  # None where values go by name, as to psycopg
         self._given: list[tuple[str, _Convert]] = []
         self._asked: list[tuple[str, _Convert, sa.BindParameter[Any]]] = []
         self._fixed: dict[str, object] = {}
-        for name, bound in compiled.binds.items():
+        for name, bound in binds.items():
+            convert = _to_driver(bound.type, dialect)
+            if bound in compiled.literal_execute_params:
+                continue
             if bound.required:
-                self._given.append((name, to_driver[name]))
+                self._given.append((name, convert))
             elif bound.callable is not None:  # a clock that is not the database's
-                self._asked.append((name, to_driver[name], bound))
+                self._asked.append((name, convert, bound))
             else:
-                self._fixed[name] = to_driver[name](bound.value)
+                self._fixed[name] = convert(bound.value)
         columns = statement.exported_columns
         self._names = [str(column.key) for column in columns]
         from_driver = ((str(column.key), _from_driver(column.type, dialect)) for column in columns)

@@ -16,6 +16,7 @@ from nimble_lifecycle.store.types import (
     Instant,
     elapsed,
     greatest,
+    known,
     later,
     latest,
     least,
@@ -50,13 +51,13 @@ Moment = sa.ColumnElement[datetime]
 
 kind = sa.bindparam("its_kind", type_=sa.Text())
 
-_live_cap = sa.bindparam("its_live_cap", type_=sa.Integer())
-_hourly_cap = sa.bindparam("its_hourly_cap", type_=sa.Integer())
-_share = sa.bindparam("its_release_share", type_=sa.Float())
-_least = sa.bindparam("its_release_least", type_=sa.Float())
-_concurrency = sa.bindparam("its_concurrency", type_=sa.Integer())
-_rate = sa.cast(sa.bindparam("its_rate", type_=sa.Float()), sa.Float())
-_burst = sa.bindparam("its_burst", type_=sa.Float())
+_live_cap = known("live_cap", sa.Integer())
+_hourly_cap = known("hourly_cap", sa.Integer())
+_share = known("release_share", sa.Float())
+_least = known("release_least", sa.Float())
+_concurrency = known("concurrency", sa.Integer())
+_rate = known("rate", sa.Float())
+_burst = known("burst", sa.Float())
 
 _begun = sa.and_(
     t.c.kind == kind,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -18,6 +18,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 from nimble_lifecycle.protocol import Json
+
+T = TypeVar("T")
 
 ColumnType: TypeAlias = sa.types.TypeEngine[Any]
 """Any column type."""
@@ -72,6 +74,16 @@ def word(value: str) -> "sa.ColumnElement[str]":
 def number(value: int) -> "sa.ColumnElement[int]":
     """Write a number into a statement, for the same reason."""
     return sa.literal_column(str(int(value)), sa.Integer())
+
+
+def known(name: str, kind: "sa.types.TypeEngine[T]") -> "sa.ColumnElement[T]":
+    """Name a number or a truth that a process knows before it says anything: see `Prepared`.
+
+    Written into the text, PostgreSQL plans without what it rules out: a count that only a cap asks
+    for is not even set up where there is no cap, which takes longer than to run what is left.
+    """
+    bound = sa.bindparam(f"its_{name}", type_=kind, literal_execute=True)
+    return sa.cast(bound, kind)  # NULL alone would be of no type
 
 
 def is_any(column: "Expression", words: Iterable[str]) -> "sa.ColumnElement[bool]":

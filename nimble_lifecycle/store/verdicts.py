@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import OPERATOR_ONLY, Desired, Phase, Why
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.types import Expression, is_any, later, least, number, word
+from nimble_lifecycle.store.types import Expression, is_any, known, later, least, number, word
 
 
 class Verdict(StrEnum):
@@ -120,7 +120,7 @@ _for_operator = sa.and_(_phase_in(Phase.STALLED), _reason_in(*OPERATOR_ONLY))
 _over = sa.or_(_phase_in(Phase.RELEASED, Phase.KEPT), _for_operator)
 _going = sa.and_(started, sa.not_(_over))
 _releasable = sa.and_(asked, sa.not_(unsettled))
-_keeps = sa.bindparam("its_keeps", type_=sa.Boolean())
+_keeps = known("keeps", sa.Boolean())
 
 
 def _due(now: sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
@@ -184,7 +184,7 @@ def _under_way(
     # A look-up creates nothing, so it comes first where there is one: after each answered create,
     # and alone where a release is asked for. Once it has found nothing the row is `provisioning`
     # again, as after a crash, and the same key may be repeated.
-    can_find = sa.bindparam("its_can_find", type_=sa.Boolean())
+    can_find = known("can_find", sa.Boolean())
     looked = sa.and_(wanted, _phase_in(Phase.PROVISIONING))
     repeatable = sa.and_(is_remembered(now), _may_create(), sa.or_(looked, sa.not_(can_find)))
     return (
@@ -202,7 +202,7 @@ def _release_asked(grace_over: sa.ColumnElement[bool]) -> tuple[_Case, ...]:
     That no create was applied is the adapter's word; where it can look, it must have looked.
     """
     nothing = sa.not_(has_resource)
-    can_look = sa.and_(sa.bindparam("its_can_find", type_=sa.Boolean()), sa.not_(_proven_empty))
+    can_look = sa.and_(known("can_find", sa.Boolean()), sa.not_(_proven_empty))
     # The end of a grace is long to say, so it is said once.
     over = _first(
         (sa.and_(nothing, can_look), Verdict.FIND),
@@ -268,8 +268,8 @@ def inherited_attempt() -> Expression:
 def inherited_until() -> Expression:
     """Give the end of that predecessor's back-off, without its spread."""
     doubled = sa.literal(1).bitwise_lshift(least(_before.c.attempts, number(20)))
-    first_wait = sa.bindparam("its_backoff_first", type_=sa.Float())
-    longest = sa.bindparam("its_backoff_longest", type_=sa.Float())
+    first_wait = known("backoff_first", sa.Float())
+    longest = known("backoff_longest", sa.Float())
     wait = least(first_wait * doubled, longest)
     return _inherited(sa.func.max(later(_before.c.create_attempted_at, wait)))
 
@@ -295,12 +295,12 @@ def _inherited(what: Expression) -> Expression:
 
 def is_remembered(now: sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
     """Whether the vendor still remembers the row's key, counted from its first use."""
-    repeatable = sa.bindparam("its_repeatable", type_=sa.Float())
+    repeatable = known("repeatable", sa.Float())
     return sa.func.coalesce(later(t.c.create_started_at, repeatable) > now, sa.false())
 
 
 def _may_create() -> sa.ColumnElement[bool]:
-    return t.c.creates < sa.bindparam("its_max_creates", type_=sa.Integer())
+    return t.c.creates < known("max_creates", sa.Integer())
 
 
 def is_verdict(column: Expression, *verdicts: Verdict) -> sa.ColumnElement[bool]:

@@ -19,11 +19,10 @@ from nimble_lifecycle.protocol import Origin, Phase, Tenancy
 from nimble_lifecycle.store import room
 from nimble_lifecycle.store.claims import (
     Claim,
+    ClaimStatements,
     claim_of,
-    claim_statement,
     claim_values,
     judged,
-    spend_statement,
 )
 from nimble_lifecycle.store.engines import plan_once
 from nimble_lifecycle.store.fleet import FleetStore
@@ -64,6 +63,7 @@ class WorkStore(FleetStore):
         super().__init__(url, clock=clock, connections=connections)
         if not self.is_sqlite:
             plan_once(self.engine)
+        self._by_rules: dict[Rules, ClaimStatements] = {}
 
     def prepare(self, rules: Rules) -> None:
         """Enter the kind, and build the long statements now rather than on a first lease's time."""
@@ -106,21 +106,21 @@ class WorkStore(FleetStore):
         `probing`: although the vendor refuses the credential.
         """
         bound = claim_values(rules, 1, only=row, probing=probing)
-        take = partial(self._take_by, self._claim_only, bound)
-        taken = self.writing(self._limit(), take)
+        one = self._claiming(rules).one
+        taken = self.writing(self._limit(), partial(self._take_by, rules, one, bound))
         return next((claim_of(each) for each in taken if each["lease_owner"] is not None), None)
 
     def _take(self, rules: Rules, limit: int, at: sa.Connection) -> Sequence[Row]:
-        return self._take_by(self._claim, claim_values(rules, limit), at)
+        return self._take_by(rules, self._claiming(rules).due, claim_values(rules, limit), at)
 
     def _take_by(
-        self, statement: Prepared, bound: dict[str, object], at: sa.Connection
+        self, rules: Rules, statement: Prepared, bound: dict[str, object], at: sa.Connection
     ) -> Sequence[Row]:
         rows = statement.rows(at, bound)
-        if self.is_sqlite and bound["its_rate"] is not None:
+        if self.is_sqlite and rules.max_rate is not None:
             calls = sum(row["lease_owner"] is not None for row in rows)
             if calls:
-                self._spend.row(at, {**bound, "its_calls": calls})
+                self._claiming(rules).spending.row(at, {**bound, "its_calls": calls})
         return rows
 
     def settle(self, batch: Sequence[Settlement], *, actor: str) -> set[UUID]:
@@ -254,17 +254,10 @@ class WorkStore(FleetStore):
     def _prepared(self, statement: Statement) -> Prepared:
         return Prepared(statement, self.engine.dialect)
 
-    @cached_property
-    def _claim(self) -> Prepared:
-        return self._prepared(claim_statement(self.clock, only=False, gated=not self.is_sqlite))
-
-    @cached_property
-    def _claim_only(self) -> Prepared:
-        return self._prepared(claim_statement(self.clock, only=True, gated=not self.is_sqlite))
-
-    @cached_property
-    def _spend(self) -> Prepared:
-        return self._prepared(spend_statement(self.clock))
+    def _claiming(self, rules: Rules) -> ClaimStatements:
+        if rules not in self._by_rules:
+            self._by_rules[rules] = ClaimStatements(self.clock, self.engine.dialect, rules)
+        return self._by_rules[rules]
 
     @cached_property
     def _settle_at_once(self) -> Prepared:
