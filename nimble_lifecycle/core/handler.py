@@ -89,7 +89,7 @@ class Handler:
             )
         return cls(event, name, function, given, supply)
 
-    @property
+    @cached_property
     def label(self) -> str:
         """How logs and errors name this handler."""
         return f"the on_{self.event} handler {_named(self.function)}"

@@ -313,8 +313,8 @@ class Worker:
             self._conclude(self._settle_aside(claim, settled))
             return
         self._settling += 1
+        self._wake.set()  # first: a claim for the slots that are free takes longer than to settle
         self._settler.add(settled, partial(self._written, claim, settled))
-        self._wake.set()
 
     def _settlement(self, claim: Claim, started: float, outcome: Ended) -> Settlement:
         seconds = self._clock.monotonic() - started
