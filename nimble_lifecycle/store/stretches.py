@@ -4,23 +4,24 @@ PostgreSQL reads a range of `ctid` alone from 14 on (its manual, TID Range Scan)
 would read all of the table, which is then one part.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 _BLOCK = 8192
 """Bytes of a block of PostgreSQL."""
-_STRETCH = {"postgresql": 1024, "sqlite": 10_000}
+_STRETCH = {"postgresql": 768, "sqlite": 10_000}
 """Blocks and row ids of a part."""
+_LAST = {"postgresql": 2**32 - 1, "sqlite": 2**63 - 1}
+"""The number of a block, and of a row, that no table reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the table: blocks of PostgreSQL, row ids of SQLite. Without an end: the last."""
+    """A part of the table, without its end: blocks of PostgreSQL, row ids of SQLite."""
 
     start: int
-    end: int | None
+    end: int
 
 
 class _Tid(sa.types.UserDefinedType[str]):
@@ -45,21 +46,22 @@ def length_of(table: sa.Table, dialect: sa.Dialect) -> "sa.Select[int] | None":
     return sa.select(sa.func.pg_relation_size(table.name, type_=sa.BigInteger()) // _BLOCK)
 
 
-def cut(end: int, dialect: sa.Dialect) -> list[Stretch]:
-    """Cut a table of that length, as `length_of` tells it; the last part has no end."""
-    each = _STRETCH[dialect.name]
-    starts = range(0, end + 1, each)
-    return [Stretch(start, start + each) for start in starts[:-1]] + [Stretch(starts[-1], None)]
+def cut(length: int, dialect: sa.Dialect) -> list[Stretch]:
+    """Cut a table of that length, as `length_of` tells it; the last part takes what comes after."""
+    starts = range(0, length + 1, _STRETCH[dialect.name])
+    ends = [*starts[1:], _LAST[dialect.name]]
+    return [Stretch(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def lies_in(stretch: Stretch, dialect: sa.Dialect) -> "Iterator[sa.ColumnElement[bool]]":
-    """Give the conditions that a row lies there."""
-    yield _place(dialect, ">=", stretch.start)
-    if stretch.end is not None:
-        yield _place(dialect, "<", stretch.end)
+def lies_in(dialect: sa.Dialect) -> sa.ColumnElement[bool]:
+    """Say that a row lies in the stretch whose `values_of` are bound."""
+    place = _ROWID if dialect.name == "sqlite" else _CTID
+    start, end = (sa.bindparam(name, type_=place.type) for name in ("its_start", "its_end"))
+    return sa.and_(place.bool_op(">=")(start), place.bool_op("<")(end))
 
 
-def _place(dialect: sa.Dialect, compares: str, number: int) -> sa.ColumnElement[bool]:
+def values_of(stretch: Stretch, dialect: sa.Dialect) -> dict[str, object]:
+    """Give the values to bind for a stretch."""
     if dialect.name == "sqlite":
-        return _ROWID.bool_op(compares)(number)
-    return _CTID.bool_op(compares)(sa.cast(f"({number},0)", _Tid()))
+        return {"its_start": stretch.start, "its_end": stretch.end}
+    return {"its_start": f"({stretch.start},0)", "its_end": f"({stretch.end},0)"}

@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
@@ -18,10 +19,11 @@ from nimble_lifecycle.protocol import Desired, Origin, Phase, Why
 from nimble_lifecycle.store.journal import entries_about
 from nimble_lifecycle.store.models import FLEET, deployment, held, live, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.prepared import Prepared
 from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages
-from nimble_lifecycle.store.stretches import Stretch, cut, length_of, lies_in
+from nimble_lifecycle.store.stretches import Stretch, cut, length_of, lies_in, values_of
 from nimble_lifecycle.store.surpluses import insert_releasing
-from nimble_lifecycle.store.types import Expression, Instant, next_number
+from nimble_lifecycle.store.types import Expression, Instant, next_number, word
 from nimble_lifecycle.store.verdicts import asked
 
 RELEASE = "sweep: release"
@@ -145,28 +147,32 @@ class SweepStore(SightingStore):
         sweep only.
         """
         length = length_of(t, self._store.engine.dialect)
-        end = 0 if length is None else self._read(lambda at: at.execute(length).scalar_one())
-        return cut(end, self._store.engine.dialect)
+        long = 0 if length is None else self._read(lambda at: at.execute(length).scalar_one())
+        return cut(long, self._store.engine.dialect)
 
     def silent(self, kind: str, since: datetime, stretch: Stretch) -> list[Member]:
         """Read the live rows there that are wanted and were not heard from after that instant."""
+        place = values_of(stretch, self._store.engine.dialect)
+        values = {"its_kind": kind, "its_since": since, **place}
+        rows = self._read(lambda at: self._silent.rows(at, values))
+        return [Member(**row) for row in rows]
+
+    @cached_property
+    def _silent(self) -> Prepared:
+        dialect = self._store.engine.dialect
+        since = sa.bindparam("its_since", type_=Instant())
         # First by the one condition that few rows meet: PostgreSQL would look at it last, and
         # unpack every row as far as its last column for the others (measured: a third slower).
-        quiet = (
-            sa.select(t)
-            .where(*lies_in(stretch, self._store.engine.dialect), t.c.last_seen_at <= since)
-            .cte()
-        )
+        quiet = sa.select(t).where(lies_in(dialect), t.c.last_seen_at <= since).cte()
         q = quiet.prefix_with("MATERIALIZED", dialect="postgresql").c
         statement = sa.select(*(q[column.name] for column in _MEMBER)).where(
-            q.kind == kind,
+            q.kind == sa.bindparam("its_kind", type_=sa.Text()),
             q.release_started_at.is_(None),
             q.retired_at.is_(None),
-            q.desired == Desired.WANTED.value,
+            q.desired == word(Desired.WANTED),
             q.hold.is_(None),
         )
-        rows = self._read(lambda at: at.execute(statement).mappings().all())
-        return [Member(**row) for row in rows]
+        return Prepared(statement, dialect)
 
     def unknowns(self, kind: str) -> list[Unknown]:
         """Read the rows that wait for a person to say whether they were created."""
