@@ -324,7 +324,7 @@ def _passed(now: Moment, granted: sa.CTE) -> sa.CTE:
             vendor.c.gate == sa.select(stood.c.gate).where(stood.c.kind == kind).scalar_subquery(),
             sa.exists(sa.select(granted.c.id).where(granted.c.counted)),
         )
-        .values(gate=vendor.c.gate + 1, rate_at=rate_spent(now, calls.scalar_subquery()))
+        .values(gate=vendor.c.gate + number(1), rate_at=rate_spent(now, calls.scalar_subquery()))
         .returning(vendor.c.kind)
         .cte("passed")
     )

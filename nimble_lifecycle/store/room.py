@@ -26,10 +26,10 @@ from nimble_lifecycle.store.types import (
 )
 from nimble_lifecycle.store.verdicts import Room
 
-HOUR = 3600.0
+HOUR = 3600
 """Seconds over which creates are counted."""
 
-WINDOW = 86400.0
+WINDOW = 86400
 """Seconds over which releases are counted."""
 
 RAMP = 10
@@ -88,7 +88,7 @@ def live() -> Number:
 
 def creates(now: Moment) -> Number:
     """Count the tenancies that were begun within the hour, whatever became of them."""
-    since = later(now, -HOUR)
+    since = later(now, number(-HOUR))
     still = sa.and_(_begun, *_within(t.c.create_started_at, since, now))
     over = sa.and_(
         _ending,
@@ -103,7 +103,9 @@ def creates(now: Moment) -> Number:
 def releases(now: Moment) -> Number:
     """Count the releases that were started within the window and since the last approval."""
     approved = sa.select(vendor.c.breaker_approved_at).where(vendor.c.kind == kind)
-    since = latest(later(now, -WINDOW), sa.func.coalesce(approved.scalar_subquery(), LONG_AGO))
+    since = latest(
+        later(now, number(-WINDOW)), sa.func.coalesce(approved.scalar_subquery(), LONG_AGO)
+    )
     return _started(since, now)
 
 
@@ -121,7 +123,7 @@ def fleet(now: Moment) -> Number:
         sa.not_(kept),
     )
     held = sa.select(sa.func.count()).select_from(t).where(there).scalar_subquery()
-    return held + _started(later(now, -WINDOW), now, t.c.released_at.is_not(None))
+    return held + _started(later(now, number(-WINDOW)), now, t.c.released_at.is_not(None))
 
 
 def _started(since: Moment, now: Moment, *more: sa.ColumnElement[bool]) -> Number:
@@ -137,7 +139,7 @@ def _within(column: Moment, since: Moment, now: Moment) -> tuple[sa.ColumnElemen
 
     The upper one is later than now: a clock that was set back makes nothing uncounted.
     """
-    return column >= since, column <= later(now, WINDOW)
+    return column >= since, column <= later(now, number(WINDOW))
 
 
 # -- what is left ----------------------------------------------------------------------------------

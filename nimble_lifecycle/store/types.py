@@ -151,9 +151,9 @@ def _now_sqlite(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 
 
-def next_number(number: Expression) -> Expression:
+def next_number(last: Expression) -> Expression:
     """Count on; after the largest number comes the first again, where one more would fail."""
-    return number % (LARGEST_NUMBER - 1) + 1
+    return last % number(LARGEST_NUMBER - 1) + number(1)
 
 
 class new_id(FunctionElement[UUID]):  # noqa: N801

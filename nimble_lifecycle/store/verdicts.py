@@ -267,7 +267,7 @@ def inherited_attempt() -> Expression:
 
 def inherited_until() -> Expression:
     """Give the end of that predecessor's back-off, without its spread."""
-    doubled = sa.literal(1).bitwise_lshift(least(_before.c.attempts, number(20)))
+    doubled = number(1).bitwise_lshift(least(_before.c.attempts, number(20)))
     first_wait = known("backoff_first", sa.Float())
     longest = known("backoff_longest", sa.Float())
     wait = least(first_wait * doubled, longest)

@@ -139,7 +139,7 @@ def test_a_postgresql_that_reads_all_for_a_part_is_asked_once(postgres_rig, monk
 
 
 def test_an_empty_table_is_one_stretch_of_whatever_comes(sweeper: Sweeper) -> None:
-    (only,) = sweeper.store.stretches()
+    (only,) = stretches.cut(0, sweeper.rig.work.engine.dialect)
     fleet(sweeper.rig, 3)
     assert only.start == 0
     assert len(sweeper.store.silent(KIND, sweeper.rig.clock.instant, only)) == 3
