@@ -6,6 +6,7 @@ worker polls `PRAGMA data_version`, the server does nothing.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -126,7 +127,8 @@ class Listener:
         driver = connection.connection.dbapi_connection
         cursor = driver.cursor()  # type: ignore[union-attr]
         seen = None
-        while not self._closed.wait(self._interval):
+        while not self._closed.is_set():
+            time.sleep(self._interval)  # to wait for `closed` takes as long again as the look
             cursor.execute("PRAGMA data_version")
             version = cursor.fetchone()
             if version != seen:
