@@ -16,17 +16,27 @@ _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d|)")
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+MOST = 2**31 - 1
+"""The largest number of a database's integers."""
+
+LONGEST = 36_500 * 86_400.0
+"""Seconds of the longest duration: a hundred years, which every database can count with."""
+
+
 def parse_duration(value: object) -> float:
     """Read a duration in seconds: a number, or `90s`, `15m`, `24h`, `7d`, `250ms`.
 
-    Raises ValueError with the accepted forms.
+    Raises ValueError with the accepted forms, or for more than `LONGEST`.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError("not a duration: write seconds, or a number with ms, s, m, h or d")
-    return float(match["number"]) * _SECONDS[match["unit"]]
+    seconds = float(match["number"]) * _SECONDS[match["unit"]]
+    if seconds > LONGEST:
+        raise ValueError("a duration is at most a hundred years: write 36500d")
+    return seconds
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
@@ -73,11 +83,11 @@ class WorkerSettings(BaseSettings):
     """Shortest back-off."""
     backoff_longest: Duration = Field(default=600.0, gt=0)
     """Longest back-off."""
-    max_creates: int = Field(default=5, ge=1)
+    max_creates: int = Field(default=5, ge=1, le=MOST)
     """Creates a row may begin without a certain outcome."""
-    max_live: int | None = Field(default=None, ge=0)
+    max_live: int | None = Field(default=None, ge=0, le=MOST)
     """Tenancies that may exist; no further one is begun. None: any number."""
-    max_creates_per_hour: int | None = Field(default=None, ge=0)
+    max_creates_per_hour: int | None = Field(default=None, ge=0, le=MOST)
     """Tenancies that may be begun within an hour. None: any number."""
     sweep_every: Duration = Field(default=3600.0, ge=0)
     """Between two sweeps of a worker; 0: it does not sweep."""

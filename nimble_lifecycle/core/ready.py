@@ -47,7 +47,10 @@ class NotReady(NimbleError):  # a state, not a fault
 
 
 def usable(tenancy: Tenancy) -> bool:
-    """Whether tools may use the tenancy: it is ready, or ready and its release has not started."""
-    if tenancy.phase is Phase.RELEASE_PENDING:
+    """Whether tools may use the tenancy: its resource is there, and no release has started.
+
+    It is there, too, while the vendor brings it to other params, as an operation.
+    """
+    if tenancy.phase in (Phase.PROVISIONING, Phase.RELEASE_PENDING):
         return tenancy.external_id is not None
     return tenancy.phase is Phase.READY

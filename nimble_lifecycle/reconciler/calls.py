@@ -52,6 +52,10 @@ class RefusedUnsentError(PermanentError):
     """The worker itself refused the row for good: nothing reached the vendor."""
 
 
+class NoLookUpError(PermanentError):
+    """The adapter has no look-up: nothing was asked."""
+
+
 _AWAITABLE = (CoroutineType, Awaitable)
 """Coroutines, which are nearly all, are told by their type; anything else is asked what it can."""
 

@@ -123,10 +123,12 @@ class Cases:
 
     def match(self, row: Unknown, external: External) -> Finding:
         """Tell of a resource that a create of unknown outcome may have made; a person decides."""
+        made = "it was made while a create of this row may have been applied"
+        seen = made if external.key is None else "it carries the key of this row's create"
         return Finding(
             sort=Sort.MATCH,
             outcome=Outcome.REPORTED,
-            why="it was made while a create of this row may have been applied; if it is the row's:"
+            why=f"{seen}; if it is the row's:"
             f" `nimble-reconcile adopt {row.id} {quote(external.external_id)}`",
             tenancy_id=row.id,
             tenant_id=row.tenant_id,

@@ -42,7 +42,9 @@ class Drift:
         act = await self._settler.until_stored(retire)
         if act is Act.HELD:
             log.warning(
-                "%s: too much vanished at the vendor within a day; run `nimble-reconcile sweep` to"
-                " see it, and `nimble-reconcile approve --kind` to go on",
+                "%s: too much vanished at the vendor within a day; look at it with"
+                " `nimble-reconcile sweep TARGET`, and to go on run `nimble-reconcile approve"
+                " --kind %s`",
+                self._kind,
                 self._kind,
             )

@@ -27,6 +27,7 @@ class Fleet:
         self._policy = policy
         self._entered = False
         self._halted = False
+        self._pause: str | None = None
         self._held = Held()
 
     async def attention(self) -> Attention:
@@ -35,6 +36,10 @@ class Fleet:
         if found.halted != self._halted:
             self._halted = found.halted
             log.warning("%s: %s", self._rules.kind, _REFUSED if found.halted else _TAKEN)
+        if found.pause != self._pause:
+            self._pause = found.pause
+            said = _CALLED if found.pause is None else f"{_LEFT_ALONE} ({found.pause})"
+            log.warning("%s: %s", self._rules.kind, said)
         return found
 
     async def tend(self) -> None:
@@ -82,6 +87,8 @@ _REFUSED = (
     " credential and start the worker again; `nimble-reconcile status` lists what waits"
 )
 _TAKEN = "the vendor takes the credential again"
+_LEFT_ALONE = "the vendor asks for patience and is left alone for now"
+_CALLED = "the vendor is called again"
 _BREAKER = (
     "%s: the release breaker is open and %d releases wait: look at `nimble-reconcile status`, and"
     " if they are meant, run `nimble-reconcile approve --kind %s`"

@@ -84,11 +84,14 @@ class Inventory:
         rows = self.store.keyed([row for _, row in ours if row is not None])
         others = [kind for kind in self.store.kinds() if kind != self.kind]
         elsewhere = self.store.owned(others, [external.external_id for external, _ in ours])
+        waiting = {row.id: row for row in self.unknowns}
         for external, named in ours:
             of = None if named is None else rows.get(named)
             another_kinds = of is not None and of.kind != self.kind
-            # A row whose create is still open finds what it made by itself.
+            # A row whose create is still open finds what it made by itself, or waits to be told.
             its_own = of is not None and of.is_open
+            if its_own and named in waiting:
+                self.matches.append((waiting[named], external))
             if not (another_kinds or its_own or external.external_id in elsewhere):
                 self.strays.append(Stray(external, named, of))
 

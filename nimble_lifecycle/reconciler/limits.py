@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.settled import Policy
 from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.settings import LONGEST
 from nimble_lifecycle.store import Rules
 from nimble_lifecycle.store.room import BURST
 
@@ -48,7 +49,7 @@ def rules_of(vendor: Vendor, limits: Limits, owner: str) -> Rules:
         lease=_lease(vendor),
         grace=limits.grace,
         max_creates=limits.max_creates,
-        repeatable=None if repeatable is None else repeatable.total_seconds(),
+        repeatable=None if repeatable is None else min(repeatable.total_seconds(), LONGEST),
         can_find=vendor.implements("find"),
         keeps=vendor.on_release == "keep",
         backoff_first=limits.backoff.first,
@@ -75,9 +76,15 @@ def policy_of(vendor: Vendor, limits: Limits) -> Policy:
         backoff=limits.backoff,
         lag=vendor.lag.total_seconds(),
         can_find=vendor.implements("find"),
-        repeatable=vendor.repeatable is not None,
+        repeatable=can_repeat(vendor),
         max_creates=limits.max_creates,
     )
+
+
+def can_repeat(vendor: Vendor) -> bool:
+    """Whether the vendor remembers a key for longer than a call under it may take to arrive."""
+    remembered = vendor.repeatable
+    return remembered is not None and remembered.total_seconds() > _lease(vendor)
 
 
 def _lease(vendor: Vendor) -> float:

@@ -18,7 +18,7 @@ from nimble_lifecycle.errors import (
     Unavailable,
 )
 from nimble_lifecycle.protocol import Phase, Why
-from nimble_lifecycle.reconciler.calls import UNSENT, Ended, RefusedUnsentError
+from nimble_lifecycle.reconciler.calls import UNSENT, Ended, NoLookUpError, RefusedUnsentError
 from nimble_lifecycle.reconciler.settled import Policy, Row, pause_of, reason_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Settlement, Step
@@ -202,6 +202,9 @@ def _find(row: Row, ended: Ended) -> Settlement:
             # No host has its identity, which never changes: nothing was ever sent for it. But that
             # is our word, not the vendor's, and proves nothing of the credential.
             return replace(_not_found(row), outcome="never sent")
+        case NoLookUpError():  # what the create met says more
+            stalled = row.stalled(Why.CREATE_OUTCOME_UNKNOWN, ended, "no look-up")
+            return replace(stalled, error=None)
         case PermanentError():
             return row.stalled(Why.CREATE_OUTCOME_UNKNOWN, ended, "no look-up")
     return row.again(Phase.UNRESOLVED, _as_error(ended), "look-up failed")

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from nimble_lifecycle.errors import NameConflict, PermanentError, UnknownOutcome
+from nimble_lifecycle.errors import NameConflict, UnknownOutcome
 from nimble_lifecycle.protocol import Tenancy, Why
 from nimble_lifecycle.reconciler.calls import (
     Calls,
     Ended,
     Method,
+    NoLookUpError,
     OverrunError,
     RefusedUnsentError,
     ended,
@@ -65,7 +66,7 @@ class Steps:
                 )
             case Step.FIND if not self._vendor.implements("find"):
                 reason = Why.CREATE_OUTCOME_UNKNOWN
-                return PermanentError("the adapter has no look-up", reason=reason)
+                return NoLookUpError("the adapter has no look-up", reason=reason)
             case Step.FIND:
                 return invalid_identity(claim.tenancy)
         return None

@@ -12,6 +12,7 @@ from nimble_lifecycle.errors import NimbleError, TargetError
 from nimble_lifecycle.reconciler.listing import Source
 from nimble_lifecycle.reconciler.redact import described, redacted
 from nimble_lifecycle.reconciler.vendor import Vendor
+from nimble_lifecycle.settings import LONGEST
 from nimble_lifecycle.store.models import FLEET
 from nimble_lifecycle.target import load_target
 
@@ -91,7 +92,10 @@ def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
     slots = vendor.max_concurrency is None or _is_count(vendor.max_concurrency)
     yield not slots, "needs a max_concurrency of one or more (int), or None"
     rated = vendor.max_rate is None or _is_rate(vendor.max_rate)
-    yield not rated, "needs a max_rate above zero (calls a second), or None"
+    yield (
+        not rated,
+        "needs a max_rate above zero (calls a second, one in a hundred years at least), or None",
+    )
     model: object = vendor.params_model
     models = model is None or (isinstance(model, type) and issubclass(model, BaseModel))
     yield not models, "needs a pydantic model as params_model, or None"
@@ -105,7 +109,7 @@ def _is_count(value: object) -> bool:
 def _is_rate(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return 0 < value < math.inf
+    return 1 / LONGEST <= value < math.inf
 
 
 def _is_time(value: object, *, above: bool = False) -> bool:

@@ -112,6 +112,7 @@ class Worker:
             Chore(self._timekeeper.look, MINUTE),
             Chore(self._fleet.tend, MINUTE),
             Chore(self._settler.mend, MINUTE),
+            Chore(lambda: self._settler.once(store.recheck), MINUTE),
             Chore(lambda: self._settler.once(store.trim_calls), HOUR),
         )
 
@@ -356,7 +357,7 @@ class Worker:
         vanished = gone and await self._drift.is_sure(claim)
         if isinstance(outcome, OverrunError):
             await self._settle(claim, settled)
-            await self._late(claim, outcome)
+            await self._late(claim, started, outcome)
             return
         await self._settle_aside(claim, settled)
         if vanished:
@@ -394,12 +395,12 @@ class Worker:
             return settled
         return behind(settled, claim, self._policy)
 
-    async def _late(self, claim: Claim, overrun: OverrunError) -> None:
+    async def _late(self, claim: Claim, started: float, overrun: OverrunError) -> None:
         """Keep the slot until the call really ends, and note what came of it."""
         await self._while_lost(overrun.late)
         outcome = outcome_of_task(overrun.late)
         if outcome is not None and not isinstance(outcome, Exception):
-            late = settlement(claim, outcome, self._policy)
+            late = self._settlement(claim, started, outcome)
             await self._settle(claim, replace(late, outcome=f"late: {late.outcome}"))
 
     async def _while_lost(self, late: "asyncio.Task[object]") -> None:

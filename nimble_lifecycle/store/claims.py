@@ -150,14 +150,20 @@ class ClaimStatements:
 
 
 def claim_values(
-    rules: Rules, limit: int, *, only: UUID | None = None, probing: bool = False
+    rules: Rules,
+    limit: int,
+    *,
+    owner_id: str | None,
+    only: UUID | None = None,
+    probing: bool = False,
 ) -> dict[str, object]:
-    """Give the bound values of the claim statements."""
+    """Give the bound values of the claim statements; `owner_id` is of the deployment that asks."""
     values = {
         "its_kind": rules.kind,
         "its_owner": rules.owner,
         "its_limit": limit,
         "its_probing": probing,
+        "its_owner_id": owner_id,
     }
     return values if only is None else {**values, "its_id": only}
 
@@ -256,7 +262,10 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     """
     probing = sa.bindparam("its_probing", type_=sa.Boolean())
     at = sa.func.coalesce(look_at, now).label("at")
-    key = sa.select(deployment.c.owner_id).scalar_subquery() + "-" + base32(t.c.id)
+    owner = sa.select(deployment.c.owner_id).scalar_subquery()
+    key = owner + "-" + base32(t.c.id)
+    # Whoever was given the database meanwhile made keys of its own.
+    ours = sa.func.coalesce(owner == sa.bindparam("its_owner_id", type_=sa.Text()), sa.true())
     since = t.c.generation_at.label("since")
     needed = (at, since, key.label("key"), first.label("first"), asked.label("asked"))
     # Of all rows those that are held are left out below: what is left is judged without.
@@ -272,7 +281,7 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     needs_no_call = sa.not_(is_verdict(rows.selected_columns.verdict, *CALLING))
     open_ = sa.or_(sa.not_(is_halted()), probing, needs_no_call)
     return (
-        rows.where(sa.not_(is_paused(now)), open_)
+        rows.where(ours, sa.not_(is_paused(now)), open_)
         .order_by(*look_order)
         .limit(slots(now, limit))
         .with_for_update(skip_locked=True, of=t)
@@ -485,6 +494,7 @@ def _work(took: Columns) -> dict[str, Expression]:
             (sa.and_(new_params, anew), number(0)),
             (is_verdict(verdict, Verdict.RESCUE), number(0)),
         ),
+        "last_error": _keeping("last_error", (is_verdict(verdict, Verdict.RESCUE), none)),
         "reclaims": sa.case(
             (reclaimed, t.c.reclaims + number(1)), (looked_up, t.c.reclaims), else_=number(0)
         ),

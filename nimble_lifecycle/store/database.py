@@ -77,6 +77,8 @@ class Database:
         self._closed = False
         self._checked = False
         self._guard: Callable[[Connection], None] | None = None
+        self.owner_id: str | None = None
+        """Of the deployment that entered this database; None: whoever's it is."""
         self._clock_read: tuple[datetime, float] | None = None
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.engine = make_engine(self._url, connections, self._ends)
@@ -121,6 +123,11 @@ class Database:
         What `check` raises, the call that needed the connection raises.
         """
         self._guard = check
+
+    def check_again(self, until: float) -> None:
+        """Check as `guard` says, whatever was checked before; raises what that raises."""
+        if self._guard is not None:
+            self.reading(until, self._guard)
 
     def _look_at(self, connection: "Connection") -> None:
         if self._guard is not None and not connection.info.get("checked"):

@@ -21,7 +21,7 @@ from nimble_lifecycle.store.models import Part, columns_of, journal, sighting
 from nimble_lifecycle.store.models import deployment as d
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.types import BASE32, Expression, Instant, new_id, next_number
-from nimble_lifecycle.store.wakeups import CHANNEL
+from nimble_lifecycle.store.wakeups import AT_WORK
 
 OWNER_LENGTH: Final = 10
 """Characters of an owner id."""
@@ -41,9 +41,10 @@ _WHERE: Final = sa.text(
 )
 _SYSTEM: Final = sa.text("SELECT system_identifier FROM pg_catalog.pg_control_system()")
 _LISTENING: Final = sa.text(
-    "SELECT pid FROM pg_catalog.pg_stat_activity"
-    " WHERE datname = current_database() AND query = :listen"
-).bindparams(listen=f"LISTEN {CHANNEL}")
+    "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND database ="
+    " (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"
+    " AND classid = :family AND objid = :lock"
+).bindparams(family=AT_WORK[0], lock=AT_WORK[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,15 @@ class Deployment:
         """Take the database where it is nobody's, check it, and check each connection from now on.
 
         A database that is swapped under a running worker, by a failover or a changed name, is so
-        found out before the first statement on it. Raises ForeignDatabase.
+        found out before the first statement on it; and where it is given to another deployment,
+        claims with the owner id of this one find nothing. Raises ForeignDatabase.
         """
         self._database.transacting(self._until(LIMIT), self._record)
         self._database.guard(self._check_on)
         self.check()
+        self._database.owner_id = self._database.reading(
+            self._until(LIMIT), lambda at: at.execute(sa.select(d.c.owner_id)).scalar_one()
+        )
 
     def claim_moved(self) -> bool:
         """Say that the database is this deployment's; give whether that was news.
@@ -147,7 +152,7 @@ class Deployment:
     def _refuse_at_work(self, at: sa.Connection, now: datetime) -> None:
         """Keep a slip of the name from taking a running deployment's rows from it.
 
-        A worker holds leases, and on PostgreSQL a session that listens (seen by its own role).
+        A worker holds leases, and on PostgreSQL the lock of a session that listens.
         """
         if at.execute(sa.select(d.c.fingerprint)).scalar_one() != self._fingerprint(at):
             return

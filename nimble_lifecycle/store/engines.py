@@ -25,13 +25,16 @@ def parse_url(url: str) -> sa.URL:
         backend = parsed.get_backend_name()
     except (sa.exc.ArgumentError, ValueError):
         backend, parsed = "", sa.URL.create("sqlite")
-    if backend == "sqlite" and parsed.database not in (None, "", ":memory:"):
-        return parsed
+    # A path and nothing else: what SQLAlchemy makes of more is found out when it connects.
+    nothing_else = not (parsed.host or parsed.port or parsed.username or parsed.query)
+    if backend == "sqlite" and parsed.database not in (None, "", ":memory:") and nothing_else:
+        return parsed.set(drivername="sqlite")
     if backend in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
     # The URL itself may hold a password: it is not repeated.
     raise ConfigurationError(
-        "the database URL must be sqlite:///path/to/file.db or postgresql://user@host/database;"
+        "the database URL must be sqlite:///PATH or postgresql://HOST/DATABASE, with USER@ before"
+        " the host where one is needed;"
         " check NIMBLE_DATABASE_URL or --database-url"
     )
 

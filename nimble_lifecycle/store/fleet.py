@@ -84,6 +84,8 @@ class Attention:
 
     halted: bool = False
     """Whether the vendor refuses the credential."""
+    pause: str | None = None
+    """Why the vendor asks for patience now; None: it does not."""
     suspects: tuple[Suspect, ...] = ()
     """A hundred at most, those first that were taken over least."""
 
@@ -123,6 +125,7 @@ class FleetStore(Database):
         found = self.reading(self._limit(), lambda at: at.execute(self._attention, bound).all())
         return Attention(
             halted=any(row.halted for row in found),
+            pause=next((row.pause for row in found), None),
             suspects=tuple(Suspect(row.id, row.reclaims) for row in found if row.id is not None),
         )
 
@@ -238,7 +241,11 @@ class FleetStore(Database):
             .subquery("suspects")
         )
         return (
-            sa.select(vendor.c.halted_at.is_not(None).label("halted"), *suspects.c)
+            sa.select(
+                vendor.c.halted_at.is_not(None).label("halted"),
+                sa.case((vendor.c.paused_until > now, vendor.c.pause_reason)).label("pause"),
+                *suspects.c,
+            )
             .select_from(vendor.outerjoin(suspects, sa.true()))
             .where(vendor.c.kind == room.kind)
         )

@@ -42,6 +42,9 @@ class Prepared:
         if compiled.post_compile_params:
             raise ValueError("a list of values is part of a statement's text: write it out")
         binds = {name: bound for bound, name in compiled.bind_names.items()}
+        known = {name for name, bound in binds.items() if bound in compiled.literal_execute_params}
+        if missing := known - (written or {}).keys():
+            raise ValueError(f"what is written into a statement is not given: {sorted(missing)}")
         said = compiled.construct_expanded_state({**dict.fromkeys(binds), **(written or {})})
         self._dialect = dialect
         self._text = said.statement
@@ -51,7 +54,7 @@ class Prepared:
         self._fixed: dict[str, object] = {}
         for name, bound in binds.items():
             convert = _to_driver(bound.type, dialect)
-            if bound in compiled.literal_execute_params:
+            if name in known:
                 continue
             if bound.required:
                 self._given.append((name, convert))

@@ -194,11 +194,12 @@ def _stored(row: Row) -> Standing:
 
 def _next(row: Row) -> str | None:
     """Name what a worker would ask of the vendor next; None: nothing."""
-    open_create = row["external_id"] is None or row["operation_id"] is not None
+    is_open = row["external_id"] is None or row["operation_id"] is not None
     if row["release_started_at"] is not None:
         return "its release"
-    if row["phase"] in (Phase.PROVISIONING, Phase.UNRESOLVED) and open_create:
-        return "finding out how its create ended"
+    if row["phase"] in (Phase.PROVISIONING, Phase.UNRESOLVED) and is_open:
+        call = "create" if row["created_at"] is None else "update"
+        return f"finding out how its {call} ended"
     if release_asked(row):
         return "its release"
     if row["phase"] == Phase.PENDING:

@@ -20,6 +20,9 @@ from nimble_lifecycle.store.types import word
 CHANNEL = "nimble_tenancy"
 """The PostgreSQL channel; notifications carry no payload."""
 
+AT_WORK = (0x6E696D62, 1)
+"""The advisory lock that a session which listens shares: `pg_locks` shows it to every role."""
+
 COALESCE = 0.01
 """Seconds during which further wake-ups share the next notification."""
 
@@ -114,6 +117,7 @@ class Listener:
                 self._closed.wait(_LISTEN_AGAIN)
 
     def _listen(self, connection: sa.Connection) -> None:
+        connection.execute(sa.select(sa.func.pg_advisory_lock_shared(*AT_WORK))).close()
         connection.exec_driver_sql(f"LISTEN {CHANNEL}")
         self._heard()  # only now: what came until here may have been missed
         driver = connection.connection.dbapi_connection

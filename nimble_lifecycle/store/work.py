@@ -71,6 +71,10 @@ class WorkStore(FleetStore):
         self.writing(self._limit(), partial(self._take, rules, 0))
         self.claim_only(rules, UUID(int=0))
 
+    def recheck(self) -> None:
+        """Check once more whose database it is; raises ForeignDatabase."""
+        self.check_again(self._limit())
+
     def moment(self) -> datetime:
         """Read the database's clock."""
         read = sa.select(self.clock.now())
@@ -105,13 +109,14 @@ class WorkStore(FleetStore):
 
         `probing`: although the vendor refuses the credential.
         """
-        bound = claim_values(rules, 1, only=row, probing=probing)
+        bound = claim_values(rules, 1, owner_id=self.owner_id, only=row, probing=probing)
         one = self._claiming(rules).one
         taken = self.writing(self._limit(), partial(self._take_by, rules, one, bound))
         return next((claim_of(each) for each in taken if each["lease_owner"] is not None), None)
 
     def _take(self, rules: Rules, limit: int, at: sa.Connection) -> Sequence[Row]:
-        return self._take_by(rules, self._claiming(rules).due, claim_values(rules, limit), at)
+        bound = claim_values(rules, limit, owner_id=self.owner_id)
+        return self._take_by(rules, self._claiming(rules).due, bound, at)
 
     def _take_by(
         self, rules: Rules, statement: Prepared, bound: dict[str, object], at: sa.Connection

@@ -78,5 +78,19 @@ async def test_a_worker_ends_when_the_database_under_it_is_another_ones(fleet) -
     }
 
 
+async def test_an_idle_worker_ends_when_its_database_is_given_to_another(fleet) -> None:
+    vendor = MemoryVendor()
+    here, host = fleet(vendor), fleet(vendor)
+    Deployment(here.store, "production").enter()
+    here.ready("a")
+    await here.work()
+    made = dict(vendor.world.resources)
+    Deployment(host.store, "staging").claim_copy(actor="me")
+    with pytest.raises(ForeignDatabase):
+        await here.with_worker(lambda worker: worker.run())
+    assert vendor.world.resources == made
+    assert [row["phase"] for row in host.rows()] == ["ready", "pending"]
+
+
 def soon(fleet) -> float:
     return fleet.store.clock.monotonic() + PATIENCE

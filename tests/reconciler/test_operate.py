@@ -572,6 +572,10 @@ def test_a_kind_and_the_fleet_are_paused_and_resumed(command: Command) -> None:
 
 def test_an_open_breaker_is_approved(command: Command) -> None:
     command.install("a")
+    _, unnamed = command.run("approve", code=2)
+    assert "--kind" in unnamed
+    _, odd = command.run("approve", "ws_1", "--kind", "acme", code=2)
+    assert "ws_1" in odd
     _, refused = command.run("approve", "--kind", "acme", code=1)
     assert "no breaker of it is open" in refused
     command.run("pause", "--kind", "acme")

@@ -20,7 +20,7 @@ from nimble_lifecycle.errors import (
 )
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
-from nimble_lifecycle.reconciler.calls import Ended, RefusedUnsentError, UnsentError
+from nimble_lifecycle.reconciler.calls import Ended, NoLookUpError, RefusedUnsentError, UnsentError
 from nimble_lifecycle.reconciler.outcome import PROOF, behind, refused_to_all, settlement
 from nimble_lifecycle.reconciler.settled import MAX_DETAILS, Policy, pause_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
@@ -579,3 +579,10 @@ def test_odd_values_never_raise(step: Step, first: object, second: object, detai
     found = External("r1", key=first, owner=second, details=details)  # type: ignore[arg-type]
     for ended in (working, made, found):
         assert settlement(claim_of(step), ended, POLICY).action == step.value
+
+
+def test_without_a_look_up_the_row_keeps_what_its_create_met() -> None:
+    ended = NoLookUpError("the adapter has no look-up", reason=Why.CREATE_OUTCOME_UNKNOWN)
+    settled = settlement(claim_of(Step.FIND), ended, BLIND)
+    assert (settled.phase, settled.reason) == (Phase.STALLED, Why.CREATE_OUTCOME_UNKNOWN)
+    assert settled.error is None

@@ -825,10 +825,18 @@ class Unmarked(Lagging):
             yield replace(each, key=None, owner=None)
 
 
+class Marked(Lagging):
+    """A vendor whose list shows marks, and whose adapter can neither repeat nor look up."""
+
+    repeatable = None
+    find = Vendor.find
+
+
+@pytest.mark.parametrize("adapter", [Unmarked, Marked])
 async def test_what_an_unknown_create_may_have_made_is_told_with_the_command(
-    fleet: MakeFleet,
+    fleet: MakeFleet, adapter: type[MemoryVendor]
 ) -> None:
-    rig = Rig(fleet(Unmarked(), clock=ManualClock()))
+    rig = Rig(fleet(adapter(), clock=ManualClock()))
     rig.fleet.ready("a")
     rig.world.fail("provision", Fault(raises=UnknownOutcome("lost"), applied=True))
     await rig.fleet.work()

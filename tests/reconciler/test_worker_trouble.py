@@ -75,6 +75,7 @@ def test_what_a_hanging_call_made_late_is_noted_and_becomes_the_rows(fleet: Make
         running = asyncio.ensure_future(worker.run(until_idle=True))
         await until_over_its_limit(f)
         await comes(lambda: f.row()["phase"] == "stalled")
+        assert "OverrunError" in f.row()["last_error"]
         assert f.row()["reason"] == "CreateOutcomeUnknown"
         f.world.thaw()
         await f.passing(running.done)
@@ -83,7 +84,9 @@ def test_what_a_hanging_call_made_late_is_noted_and_becomes_the_rows(fleet: Make
     asyncio.run(f.with_worker(work))
     late = f.journal()[-1]
     assert (late["outcome"], late["settled"]) == ("late: provisioned", False)
+    assert late["seconds"] >= f.vendor.time_limit.total_seconds()
     assert f.row()["external_id"] == late["external_id"]
+    assert (f.row()["phase"], f.row()["last_error"]) == ("ready", None)
     assert list(f.world.resources) == [late["external_id"]]
 
 

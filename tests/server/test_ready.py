@@ -77,6 +77,14 @@ async def test_a_release_that_has_not_started_leaves_the_tenancy_usable(table):
         assert [row["desired"] for row in table.rows()] == ["release"]
 
 
+async def test_an_update_that_is_an_operation_leaves_the_tenancy_usable(table):
+    async with Client(acme(table.url)) as client:
+        await send(client)
+        table.change(READY)
+        table.change("phase = 'provisioning', operation_id = 'op'")
+        assert (await send(client)).content[0].text == "hi by x1 k"
+
+
 @pytest.mark.parametrize(
     ("phase", "columns"),
     [

@@ -21,6 +21,7 @@ from nimble_lifecycle.store.models import deployment, journal, sighting
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.surpluses import loose_ends
 from nimble_lifecycle.store.wakeups import Listener
+from tests.store.conftest import RULES
 
 Copy = Callable[[str], str]
 
@@ -289,6 +290,7 @@ def test_a_copy_journals_what_it_retired(original) -> None:
 def test_on_a_copy_only_what_begins_anew_is_claimed_and_under_keys_of_its_own(original) -> None:
     keys = {row["idempotency_key"] for row in original.rows()}
     Deployment(original.work, "copy").claim_copy(actor="me")
+    entered(original.work, "copy")
     owner = known(original.work).owner_id
     claims = original.claim(grace=0.0)
     assert {claim.tenancy.workspace_id for claim in claims} == {"ready", "leased", "pending"}
@@ -369,6 +371,23 @@ def test_a_slip_of_the_name_takes_no_row_from_an_idle_worker(halves, stores) -> 
         assert time.monotonic() < ends, "the listening session was not seen"
     assert "a worker is at work" in refusal
     listener.close()
+
+
+def test_a_worker_claims_nothing_of_a_database_that_was_given_to_another(
+    real_rig,
+) -> None:
+    rig = real_rig
+    rig.ready()
+    entered(rig.work, "original")
+    Deployment(rig.work, "copy").claim_copy(actor="me")  # who did not see that one is at work
+    before = rig.rows()
+    assert rig.claim() == []
+    assert rig.work.claim_only(RULES, before[-1]["id"]) is None
+    assert rig.rows() == before
+    with pytest.raises(ForeignDatabase):
+        rig.work.recheck()
+    entered(rig.work, "copy")
+    assert len(rig.claim()) == 1
 
 
 def refusal_of_a_copy(store: WorkStore) -> str | None:

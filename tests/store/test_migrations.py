@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -253,12 +254,28 @@ def test_our_tables_are_not_in_the_metadata_of_our_host() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "nonsense", "mysql://u:hunter2@h/d", "sqlite://", "sqlite:///:memory:", "http://x"],
+    [
+        "",
+        "nonsense",
+        "mysql://u:hunter2@h/d",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "http://x",
+        "sqlite://u:hunter2@host/x.db",
+        "sqlite://host/x.db",
+        "sqlite:///x.db?timeout=abc",
+    ],
 )
 def test_a_url_that_is_neither_is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="sqlite:///path") as caught:
+    with pytest.raises(ConfigurationError, match="sqlite:///PATH") as caught:
         IntentStore(url)
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_sqlite_url_that_names_a_driver_is_opened_with_ours(tmp_path: Path) -> None:
+    with closing(IntentStore(f"sqlite+aiosqlite:///{tmp_path}/nimble.db")) as store:
+        store.open()
+    assert (tmp_path / "nimble.db").exists()
 
 
 def test_what_may_be_printed_has_no_secret() -> None:

@@ -8,6 +8,7 @@ from nimble_lifecycle.errors import StoreUnavailable
 from nimble_lifecycle.protocol import Phase, Workspace
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.prepared import Prepared
+from nimble_lifecycle.store.types import known
 from tests.store.sent import statements_sent
 
 OTHER = Workspace("other", "acme")
@@ -53,6 +54,21 @@ def test_values_are_sent_as_sqlalchemy_sends_them(rig) -> None:
         rig.after(90),
         True,
     )
+
+
+def test_what_is_written_into_a_statement_is_part_of_its_text_and_must_be_given(rig) -> None:
+    dialect = rig.work.engine.dialect
+    asked = sa.select(
+        known("cap", sa.Integer()).label("cap"), known("on", sa.Boolean()).label("on")
+    )
+    for cap, on in ((-7, True), (None, False)):
+        said = Prepared(asked, dialect, {"its_cap": cap, "its_on": on})
+        with statements_sent(rig.work) as sent:
+            found = rig.work.reading(rig.soon(), lambda at, said=said: said.row(at, {}))
+        assert found == {"cap": cap, "on": on}
+        assert "its_" not in sent[-1].text
+    with pytest.raises(ValueError, match="its_on"):
+        Prepared(asked, dialect, {"its_cap": 1})
 
 
 def test_values_that_are_part_of_the_statement_are_sent_as_sqlalchemy_sends_them(rig) -> None:

@@ -161,6 +161,10 @@ def test_a_row_shows_what_holds_it_back_and_what_settles_it(case: str) -> None:
         ({"phase": "unresolved", "external_id": None}, "finding out how its create ended"),
         ({**ASKED, "phase": "unresolved", "external_id": None}, "finding out how its create ended"),
         ({"phase": "provisioning", "operation_id": "op"}, "finding out how its create ended"),
+        (
+            {"phase": "provisioning", "operation_id": "op", "created_at": SOON},
+            "finding out how its update ended",
+        ),
         ({"attempted_params_hash": "old"}, "its update"),
         ({"due_at": SOON}, "its update"),
         (GRACE, "its release"),

@@ -138,6 +138,13 @@ def test_a_postgresql_that_reads_all_for_a_part_is_asked_once(postgres_rig, monk
     assert len(sweeper.silent(postgres_rig.clock.instant)) == 40
 
 
+def test_stretches_are_cut_without_a_gap_and_the_last_takes_any_row(sweeper: Sweeper) -> None:
+    dialect = sweeper.rig.work.engine.dialect
+    each, last = (10_000, 2**63 - 1) if dialect.name == "sqlite" else (768, 2**32 - 1)
+    first, second = stretches.cut(each, dialect)
+    assert (first.start, first.end, second.start, second.end) == (0, each, each, last)
+
+
 def test_an_empty_table_is_one_stretch_of_whatever_comes(sweeper: Sweeper) -> None:
     (only,) = stretches.cut(0, sweeper.rig.work.engine.dialect)
     fleet(sweeper.rig, 3)

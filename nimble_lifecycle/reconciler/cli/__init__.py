@@ -48,7 +48,8 @@ def _guarded(command: Callable[[], int | None]) -> int:
     try:
         return command() or DONE
     except CycloptsError as error:
-        return _failed(str(error), WRONG_USE)
+        # Its word for arguments would read as a name of secrets, and hide them.
+        return _failed(str(error).replace("Tokens", "arguments"), WRONG_USE)
     except ValidationError as error:
         return _failed("; ".join(_named_settings(error)), WRONG_USE)
     except ForeignDatabase as error:

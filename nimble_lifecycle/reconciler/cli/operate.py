@@ -142,6 +142,8 @@ def resume(row: str | None = None, *, fleet: bool = False, given: Given | None =
 def approve(*, given: Given | None = None) -> int:
     """Close the open breakers of a kind (--kind): what they held back is done."""
     given = given or Given()
+    if given.kind is None:
+        raise ConfigurationError("name the kind whose breakers are to be closed: --kind")
     kind = _kind(None, given, fleet=False)
     return _with_kind(kind, given, OperatorStore.approve, "is approved; its breakers are closed")
 

@@ -24,7 +24,7 @@ from nimble_lifecycle.reconciler.cli.app import (
     settings_of,
 )
 from nimble_lifecycle.reconciler.cli.sweep import SweepOptions, given_of, wishes_of
-from nimble_lifecycle.reconciler.limits import Limits, new_owner
+from nimble_lifecycle.reconciler.limits import Limits, can_repeat, new_owner
 from nimble_lifecycle.reconciler.schedule import Schedule
 from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.reconciler.tables import safe
@@ -240,5 +240,9 @@ def _greet(vendor: Vendor, store: WorkStore, settings: WorkerSettings) -> None:
     others = [safe(kind) for kind in kinds if kind != vendor.kind]
     if others:
         say(f"rows of other kinds are left alone: {', '.join(others)}")
-    if vendor.repeatable is None and not vendor.implements("find"):
-        say("the adapter can neither repeat nor look up: unknown creates will wait for a person")
+    if not can_repeat(vendor) and not vendor.implements("find"):
+        short = "" if vendor.repeatable is None else ", which a lease (3 x time_limit) outlasts"
+        say(
+            f"the adapter can neither repeat{short} nor look up: unknown creates will wait for a"
+            " person"
+        )
