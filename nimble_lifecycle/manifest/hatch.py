@@ -47,7 +47,8 @@ class ManifestHook(BuildHookInterface[BuilderConfig]):
             stale = [edit.why for edit in found.edits] if self.config.get("check") else []
             findings = [*(finding.words for finding in found.refusals), *stale]
             if findings:
-                raise ConfigurationError(f"{manifest} is not right: {'; '.join(findings)}")
+                again = f"; run `nimble-manifest write {target}`" if stale else ""
+                raise ConfigurationError(f"{manifest} is not right: {'; '.join(findings)}{again}")
             found.write()
 
     def _setting(self, name: str) -> str | None:

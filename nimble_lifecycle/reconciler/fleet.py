@@ -28,6 +28,7 @@ class Fleet:
         self._entered = False
         self._halted = False
         self._pause: str | None = None
+        self._looked = False
         self._held = Held()
 
     async def attention(self) -> Attention:
@@ -35,12 +36,18 @@ class Fleet:
         found = await self._settler.once(partial(self._store.attention, self._rules.kind))
         if found.halted != self._halted:
             self._halted = found.halted
-            log.warning("%s: %s", self._rules.kind, _REFUSED if found.halted else _TAKEN)
+            log.warning("%s: %s", self._rules.kind, self._said_of_credential())
         if found.pause != self._pause:
             self._pause = found.pause
             said = _CALLED if found.pause is None else f"{_LEFT_ALONE} ({found.pause})"
             log.warning("%s: %s", self._rules.kind, said)
+        self._looked = True
         return found
+
+    def _said_of_credential(self) -> str:
+        if not self._halted:
+            return _TAKEN
+        return _REFUSED if self._looked else _REFUSED_BEFORE
 
     async def tend(self) -> None:
         """Count the fleet, open the breaker where it must be, and tell what is held back."""
@@ -85,6 +92,10 @@ class Fleet:
 _REFUSED = (
     "the vendor refuses the credential; nothing but a probe now and then is called. Mend the"
     " credential and start the worker again; `nimble-reconcile status` lists what waits"
+)
+_REFUSED_BEFORE = (
+    "the vendor refused the credential before this worker started; a probe tells whether it still"
+    " does, and nothing else is called until then"
 )
 _TAKEN = "the vendor takes the credential again"
 _LEFT_ALONE = "the vendor asks for patience and is left alone for now"

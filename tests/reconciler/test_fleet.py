@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from waiting import PATIENCE
 
-from nimble_lifecycle.errors import CredentialError
+from nimble_lifecycle.errors import CredentialError, Unavailable
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler import External, InProgress, Provisioned, Released
 from nimble_lifecycle.reconciler.backoff import Backoff
@@ -100,6 +100,26 @@ async def over_time(fleet: Any, clock: ManualClock, scenario: Callable[[Time], A
 
 def names(number: int) -> list[str]:
     return [f"ws-{each:03}" for each in range(number)]
+
+
+def test_an_outage_is_told_when_it_begins_and_when_it_ends(
+    fleet: MakeFleet, limits: MakeLimits, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    f = fleet(clock=clock, limits=limits(poll=1.0))
+    f.world.fail("provision", Fault(raises=Unavailable("refused", after=60.0)))
+
+    async def scenario(time: Time) -> None:
+        f.ready(*names(3))
+        await time.pass_(30)
+        assert [r.getMessage().count("left alone") for r in caplog.records] == [1]
+        await time.pass_(60)
+        assert f.phases() == {"ready": 3}
+
+    asyncio.run(over_time(f, clock, scenario))
+    begun, ended = (record.getMessage() for record in caplog.records)
+    assert "VendorUnavailable" in begun
+    assert "called again" in ended
 
 
 # -- a refused credential --------------------------------------------------------------------------

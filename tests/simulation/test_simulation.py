@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.reconciler import outcome
 from nimble_lifecycle.reconciler.settled import Row
-from nimble_lifecycle.store import Rules, Settlement, claims, verdicts
+from nimble_lifecycle.store import Rules, Settlement, claim_writes, claims, verdicts
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.cli import stores
 from tests.simulation.scenario import (
@@ -166,7 +166,7 @@ def remove_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call_before_the_write_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "CREATING", ("nothing",))
+    monkeypatch.setattr(claim_writes, "CREATING", ("nothing",))
 
 
 def release_on_an_adapters_word(monkeypatch: pytest.MonkeyPatch) -> None:

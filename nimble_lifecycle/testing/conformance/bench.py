@@ -29,7 +29,7 @@ AT_ONCE: Final = 4
 """Rows that are led through the adapter at the same time, where there are many."""
 
 TEMPORARY: Final = 30.0
-"""Seconds for which a temporary error is taken at its word."""
+"""Seconds for which a temporary error, or a vendor that is away, is taken at its word."""
 
 LONG_ENOUGH: Final = 12
 """Characters that must be drawn anew, so that an id is surely nobody's."""
@@ -221,7 +221,7 @@ class Bench:
             if name in self.observed.unusable:
                 raise NotChecked(f"{name} gave an id that cannot be kept: see ids")
             wait = _patience(outcome)
-            longest = TEMPORARY if isinstance(outcome, TemporaryError) else self.timeout
+            longest = self.timeout if isinstance(outcome, RateLimited) else TEMPORARY
             spent = self.clock.monotonic() - begun
             if wait is None or spent + wait > min(longest, self.timeout):
                 return outcome

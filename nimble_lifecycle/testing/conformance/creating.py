@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import isfinite
 from typing import Final
 
-from nimble_lifecycle.errors import Gone, NameConflict
+from nimble_lifecycle.errors import CredentialError, Gone, NameConflict, Unavailable
 from nimble_lifecycle.protocol import Json, Tenancy
+from nimble_lifecycle.reconciler.calls import Ended
 from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT
 from nimble_lifecycle.reconciler.redact import redacted
 from nimble_lifecycle.reconciler.settled import storable
@@ -61,16 +62,25 @@ async def provision(bench: Bench) -> None:
         case InProgress():
             bench.begun = (tenancy, outcome)
         case _:
-            raise Finding(
-                f"provision {said(outcome)}: for a workspace that is new it must return"
-                " Provisioned or InProgress"
-            )
+            raise Finding(f"provision {said(outcome)}: {_advice(outcome)}")
+
+
+def _advice(outcome: Ended) -> str:
+    """Say what to look at where a first create was answered with anything else."""
+    if isinstance(outcome, Unavailable):
+        return "the vendor cannot be reached; check its address, and that it is up"
+    if isinstance(outcome, CredentialError):
+        return "the vendor refuses the credential; check the one this process has"
+    return "for a workspace that is new it must return Provisioned or InProgress"
 
 
 async def operation(bench: Bench) -> None:
     """Bring the first create to its end, where it took its time."""
     if bench.begun is None:
-        raise NotChecked("the first create was over at once")
+        none = bench.ready is None
+        raise NotChecked(
+            "nothing could be created" if none else "the first create was over at once"
+        )
     tenancy, begun = bench.begun
     for name, value in (("poll_after", begun.poll_after), ("deadline", begun.deadline)):
         if value is not None and not _is_seconds(value):
@@ -84,7 +94,10 @@ async def operation(bench: Bench) -> None:
 async def forgotten_operation(bench: Bench) -> None:
     """Poll an operation that the vendor does not know."""
     if bench.begun is None:
-        raise NotChecked("the first create was over at once")
+        none = bench.ready is None
+        raise NotChecked(
+            "nothing could be created" if none else "the first create was over at once"
+        )
     tenancy, begun = bench.begun
     unknown = lookalike(begun.operation_id)
     if unknown is None:
