@@ -335,16 +335,11 @@ def another_claim(rig) -> Iterator[None]:
         yield
 
 
-@pytest.mark.postgres
-def test_a_claim_that_counted_before_another_ended_takes_nothing_counted(postgres_rig) -> None:
-    rig = postgres_rig
-    rig.empty()
-    make_fleet(rig, 2)
-    uninstall(rig, 1)
-    rig.ready({"changed": True}, workspace=Workspace("ws_001"))
+def overtaken(rig, **changed: object) -> list[Claim]:
+    """Give what a claim takes that counted before another one ended."""
     claims: list[Claim] = []
     with another_claim(rig):
-        late = threading.Thread(target=lambda: claims.extend(rig.claim(grace=0.0)))
+        late = threading.Thread(target=lambda: claims.extend(rig.claim(grace=0.0, **changed)))
         late.start()
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         while not rig.work.reading(
@@ -353,5 +348,36 @@ def test_a_claim_that_counted_before_another_ended_takes_nothing_counted(postgre
         ):
             assert late.is_alive()
     late.join()
-    assert [claim.step for claim in claims] == [Step.UPDATE], "that one is not counted"
+    return claims
+
+
+@pytest.mark.postgres
+def test_a_claim_that_counted_before_another_ended_takes_nothing_counted(postgres_rig) -> None:
+    rig = postgres_rig
+    rig.empty()
+    make_fleet(rig, 2)
+    uninstall(rig, 1)
+    rig.ready({"changed": True}, workspace=Workspace("ws_001"))
+    assert [claim.step for claim in overtaken(rig)] == [Step.UPDATE], "that one is not counted"
     assert rig.claim_one(grace=0.0).step is Step.RELEASE
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("limits", "taken"),
+    [
+        ({"max_concurrency": 5}, []),
+        ({"max_rate": 50.0}, []),
+        ({"max_live": 5}, [Step.UPDATE]),
+        ({"max_creates_per_hour": 5}, [Step.UPDATE]),
+    ],
+    ids=str,
+)
+def test_what_is_counted_of_a_call_that_creates_nothing(postgres_rig, limits, taken) -> None:
+    rig = postgres_rig
+    rig.empty()
+    make_fleet(rig, 1)
+    install(rig, 1, since=1)  # a first create, which every one of the limits counts
+    rig.ready({"changed": True}, workspace=Workspace("ws_000"))
+    assert [claim.step for claim in overtaken(rig, **limits)] == taken
+    assert {claim.step for claim in rig.claim(**limits)} | {*taken} == {Step.CREATE, Step.UPDATE}
