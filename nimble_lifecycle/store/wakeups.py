@@ -117,7 +117,8 @@ class Listener:
                 self._closed.wait(_LISTEN_AGAIN)
 
     def _listen(self, connection: sa.Connection) -> None:
-        connection.execute(sa.select(sa.func.pg_advisory_lock_shared(*AT_WORK))).close()
+        # Tried only: whoever may connect could hold it, and listening would wait for that.
+        connection.execute(sa.select(sa.func.pg_try_advisory_lock_shared(*AT_WORK))).close()
         connection.exec_driver_sql(f"LISTEN {CHANNEL}")
         self._heard()  # only now: what came until here may have been missed
         driver = connection.connection.dbapi_connection

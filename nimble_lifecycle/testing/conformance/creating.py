@@ -74,14 +74,17 @@ def _advice(outcome: Ended) -> str:
     return "for a workspace that is new it must return Provisioned or InProgress"
 
 
+def _first_operation(bench: Bench) -> tuple[Tenancy, InProgress]:
+    """Give the first create where it took its time; NotChecked where it did not."""
+    if bench.begun is not None:
+        return bench.begun
+    none = bench.ready is None
+    raise NotChecked("nothing could be created" if none else "the first create was over at once")
+
+
 async def operation(bench: Bench) -> None:
     """Bring the first create to its end, where it took its time."""
-    if bench.begun is None:
-        none = bench.ready is None
-        raise NotChecked(
-            "nothing could be created" if none else "the first create was over at once"
-        )
-    tenancy, begun = bench.begun
+    tenancy, begun = _first_operation(bench)
     for name, value in (("poll_after", begun.poll_after), ("deadline", begun.deadline)):
         if value is not None and not _is_seconds(value):
             raise Finding(f"InProgress.{name} must be a number of seconds, zero or more")
@@ -93,12 +96,7 @@ async def operation(bench: Bench) -> None:
 
 async def forgotten_operation(bench: Bench) -> None:
     """Poll an operation that the vendor does not know."""
-    if bench.begun is None:
-        none = bench.ready is None
-        raise NotChecked(
-            "nothing could be created" if none else "the first create was over at once"
-        )
-    tenancy, begun = bench.begun
+    tenancy, begun = _first_operation(bench)
     unknown = lookalike(begun.operation_id)
     if unknown is None:
         raise NotChecked("operation ids are so short that one made up might be another's")
