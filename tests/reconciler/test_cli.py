@@ -120,6 +120,22 @@ def test_run_until_idle_does_what_is_wanted_and_says_what_it_watches(shell: Shel
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"NIMBLE_BACKOFF_LONGEST": "9" * 400},
+        {"NIMBLE_GRACE": "36501d"},
+        {"NIMBLE_MAX_LIVE": str(2**31)},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_what_no_database_can_count_with_is_wrong_use(shell: Shell, setting) -> None:
+    done = shell.run("run", "adapter:DirectoryVendor", "--exit-when-idle", **setting)
+    assert done.returncode == 2
+    assert next(iter(setting)) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_cap_on_live_tenancies_holds_the_rest_and_says_so(shell: Shell) -> None:
     shell.install("a", "b", "c")
     capped = ("run", "adapter:DirectoryVendor", "--exit-when-idle")

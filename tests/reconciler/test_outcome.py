@@ -1,7 +1,7 @@
 """The outcome table: what each way a call can end means for its row."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -21,10 +21,12 @@ from nimble_lifecycle.errors import (
 from nimble_lifecycle.protocol import Phase, Tenancy, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.calls import Ended, NoLookUpError, RefusedUnsentError, UnsentError
+from nimble_lifecycle.reconciler.limits import Limits, policy_of
 from nimble_lifecycle.reconciler.outcome import PROOF, behind, refused_to_all, settlement
 from nimble_lifecycle.reconciler.settled import MAX_DETAILS, Policy, pause_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Step
+from nimble_lifecycle.testing import MemoryVendor
 
 KEY = "owner-row"
 POLICY = Policy(Backoff(1.0, 600.0), lag=10.0, can_find=True, repeatable=True, max_creates=5)
@@ -586,3 +588,10 @@ def test_without_a_look_up_the_row_keeps_what_its_create_met() -> None:
     settled = settlement(claim_of(Step.FIND), ended, BLIND)
     assert (settled.phase, settled.reason) == (Phase.STALLED, Why.CREATE_OUTCOME_UNKNOWN)
     assert settled.error is None
+
+
+@pytest.mark.parametrize(("seconds", "counted"), [(30, False), (31, True)])
+def test_a_key_that_is_forgotten_within_a_lease_is_not_counted_on(seconds, counted) -> None:
+    vendor = MemoryVendor()
+    vendor.repeatable = timedelta(seconds=seconds)  # a lease is three times the ten seconds
+    assert policy_of(vendor, Limits()).repeatable is counted
