@@ -98,6 +98,25 @@ class Report:
         return any(each.outcome in (Outcome.REPORTED, Outcome.HELD) for each in self.findings)
 
     @property
+    def left(self) -> dict[str, int]:
+        """Count by sort what only a person settles; nothing of what a list that fails would show.
+
+        Vanished resources are none of it: what is not made anew is a row that somebody paused.
+        """
+        counts = Counter(each.sort for each in self.findings if each.outcome is Outcome.REPORTED)
+        shown_by = {
+            Sort.STALE: None,
+            Sort.UNLISTED: self.installations,
+            Sort.ORPHAN: self.inventory,
+            Sort.MATCH: self.inventory,
+        }
+        return {
+            sort.value: counts[sort]
+            for sort, seen in shown_by.items()
+            if seen is None or seen.problem is None
+        }
+
+    @property
     def unconfirmed(self) -> bool:
         """Whether a second look soon would tell what is really gone."""
         return any(

@@ -6,7 +6,7 @@ unless the operator opted in; a resource that vanished is made anew. A list that
 end, or is too short to be true, proves nothing, and nothing is done on its word.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -72,11 +72,14 @@ class Sweep:
         turn = max(TURN, 3 * self.vendor.time_limit.total_seconds())
         if not await hop.run(partial(self.store.take_turn, kind, turn, rest=rest)):
             raise SweepBusy(f"another sweep of {kind!r} is under way or has just been: try later")
+        left: Mapping[str, int] = {}
         try:
-            return await self._look(turn, only_drift=only_drift)
+            report = await self._look(turn, only_drift=only_drift)
+            left = {} if only_drift else report.left
+            return report
         finally:
             with suppress(StoreError):  # it ends by itself
-                await hop.run(partial(self.store.give_turn_back, kind))
+                await hop.run(partial(self.store.give_turn_back, kind, left))
 
     async def _look(self, turn: float | None, *, only_drift: bool) -> Report:
         began = await self.ports.database.run(self.store.instant)

@@ -55,14 +55,18 @@ def print_entries(entries: Sequence[ShownRow]) -> None:
 
 def print_needed(notices: Sequence[Notice], rows: Sequence[ShownRow]) -> None:
     """Print what needs a person, each with the command that settles it, each command once."""
-    needs = {found.settle or found.message: found.message for found in notices}
+    of_rows: dict[str, str] = {}
     for row in filter(needs_person, rows):
-        needs.setdefault(str(row["settle"]), f"{_name(row)}: {row['message'] or row['reason']}")
+        of_rows.setdefault(str(row["settle"]), f"{_name(row)}: {row['message'] or row['reason']}")
+    for found in notices:
+        of_rows.pop(found.settle or "", None)
+    needs = [(found.message, found.settle) for found in notices]
+    needs += [(message, command) for command, message in of_rows.items()]
     if needs:
         print("\nNeeds a person:")  # noqa: T201
-    for command, message in needs.items():
+    for message, command in needs:
         print(f"  {safe(message)}")  # noqa: T201
-        if command != message:
+        if command is not None:
             print(f"      {safe(command)}")  # noqa: T201
 
 

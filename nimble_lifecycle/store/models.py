@@ -224,6 +224,8 @@ class VendorRow(Row, table=True):
     sweep_owner: str | None = Field(sa_column=_column(OpaqueText))
     sweep_expires_at: datetime | None = Field(sa_column=_when())
     swept_at: datetime | None = Field(sa_column=_when())
+    left_to_person: dict[str, int] | None = Field(sa_column=_column(JsonObject))
+    """What the last whole sweep found and only a person settles: how many of each sort."""
 
 
 class DeploymentRow(Row, table=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -151,14 +152,21 @@ class SightingStore:
         if self._write(lambda at: at.execute(statement).rowcount) == 0:
             raise _overtaken(kind)
 
-    def give_turn_back(self, kind: str) -> None:
-        """Let the next sweep begin."""
-        statement = (
-            sa.update(vendor)
-            .where(vendor.c.kind == kind, vendor.c.sweep_owner == self._actor)
-            .values(sweep_owner=None, sweep_expires_at=None)
-        )
-        self._write(lambda at: at.execute(statement).close())
+    def give_turn_back(self, kind: str, left: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Let the next sweep begin, and note how many findings this one `left` to a person.
+
+        They are counted by sort; what is known of other sorts stays.
+        """
+        mine = sa.and_(vendor.c.kind == kind, vendor.c.sweep_owner == self._actor)
+
+        def write(at: sa.Connection) -> None:
+            row = at.execute(sa.select(vendor).where(mine).with_for_update()).one_or_none()
+            if row is not None:
+                noted = {**(row.left_to_person or {}), **left}
+                given = {"sweep_owner": None, "sweep_expires_at": None, "left_to_person": noted}
+                at.execute(sa.update(vendor).where(mine).values(given)).close()
+
+        self._transact(write)
 
     def _mine(self, kind: str, now: datetime) -> sa.ColumnElement[bool]:
         return sa.and_(

@@ -19,6 +19,7 @@ from nimble_lifecycle.store.models import FLEET, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
 from nimble_lifecycle.store.prepared import Row
+from nimble_lifecycle.store.sightings import Sort
 from nimble_lifecycle.store.views import external_name_of, release_asked, shown_reason
 
 _fleet = vendor.alias("fleet")
@@ -245,6 +246,22 @@ def notices_of(row: Row) -> Iterator[Notice]:
         if opened is not None:
             message = f"the breaker over {what} of {who} is open since {_at(opened)}"
             yield Notice(kind, message, _approve(kind))
+    for sort, (what, option) in _LEFT.items():
+        count = (cast("dict[str, int] | None", row["left_to_person"]) or {}).get(sort)
+        if count:
+            message = f"{kind}: {what}: {count}, as the last sweep saw it; {_LISTED}"
+            yield Notice(kind, message, _command("sweep", "TARGET", *option))
+
+
+_LEFT = {
+    Sort.ORPHAN: ("resources of ours that no row has", ("--release-orphans",)),
+    Sort.MATCH: ("resources that an unknown create may have made", ("--dry-run",)),
+    Sort.UNLISTED: ("workspaces that the host does not list", ("--release-unlisted",)),
+    Sort.STALE: ("workspaces not heard from for long", ("--release-stale-after", "30d")),
+}
+"""What a sweep leaves to a person, and with what options the next one settles or lists it."""
+
+_LISTED = f"`{PROGRAM} sweep TARGET --dry-run` lists them"
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from nimble_lifecycle.reconciler.sweep import Ports, Sweep
 from nimble_lifecycle.store import Threads, WorkStore
 from nimble_lifecycle.store.models import journal, sighting, tenancy, vendor
 from nimble_lifecycle.store.sightings import Sort
+from nimble_lifecycle.store.standing import Notice
 from nimble_lifecycle.store.sweeps import SweepStore
 from nimble_lifecycle.store.types import base32_of
 from nimble_lifecycle.testing import Fault, ManualClock, MemoryVendor, PlainMemoryVendor, World
@@ -71,6 +72,10 @@ class Rig:
             self.world.thaw()
             database.close()
             lists.close()
+
+    def left(self) -> list[Notice]:
+        """Give what `status` says of the whole kind."""
+        return list(self.fleet.store.notices())
 
     def key(self) -> str:
         """Give a whole key of ours, of a row that is not there."""
@@ -519,6 +524,29 @@ async def test_an_orphan_is_only_reported_unless_the_operator_opted_in(rig: Rig)
     assert outcomes(report, Sort.ORPHAN) == ["reported"]
     assert rig.everything() == before
     assert len(rig.world.resources) == 2
+
+
+async def test_status_tells_what_the_last_sweep_left_to_a_person(rig: Rig) -> None:
+    await rig.installed("a", "b")
+    rig.world.add("stray", key=rig.key(), created_at=rig.days_ago(30))
+    rig.clock.advance(31 * DAY)
+    rig.fleet.use("b")
+    await rig.sweep(dry_run=True)
+    assert rig.left() == []
+    await rig.sweep()
+    await rig.sweep(only_drift=True)
+    orphan, stale = rig.left()
+    assert orphan.settle == "nimble-reconcile sweep TARGET --release-orphans"
+    assert "resources of ours that no row has: 1" in orphan.message
+    assert stale.settle == "nimble-reconcile sweep TARGET --release-stale-after 30d"
+    assert "workspaces not heard from for long: 1" in stale.message
+
+    rig.world.fail("inventory", Fault(raises=UnknownOutcome("cut")))
+    rig.fleet.use("a")
+    await rig.sweep()
+    assert [each.settle for each in rig.left()] == [orphan.settle]  # the list showed nothing
+    await rig.sweep(release_orphans=True)
+    assert rig.left() == []  # no person is needed any more: a later sweep settles it
 
 
 async def test_an_orphan_is_released_after_two_sweeps_an_hour_apart(rig: Rig) -> None:

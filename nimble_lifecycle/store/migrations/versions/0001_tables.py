@@ -258,6 +258,7 @@ def _shared() -> None:
         sa.Column("sweep_owner", _text()),
         sa.Column("sweep_expires_at", _instant()),
         sa.Column("swept_at", _instant()),
+        sa.Column("left_to_person", _json()),
     )
 
 
