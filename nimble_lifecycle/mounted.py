@@ -14,17 +14,19 @@ async def local_tools(server: FastMCP) -> list[tuple[FastMCP, Tool]]:
     """
     return [
         (owner, tool)
-        for owner, provider in _local_providers(server)
+        for owner in servers_of(server)
+        for provider in map(_unwrapped, owner.providers)
+        if isinstance(provider, LocalProvider)
         for tool in await provider.list_tools()
     ]
 
 
-def _local_providers(server: FastMCP) -> Iterator[tuple[FastMCP, LocalProvider]]:
+def servers_of(server: FastMCP) -> Iterator[FastMCP]:
+    """Give a server and all that are mounted in it, at any depth."""
+    yield server
     for provider in map(_unwrapped, server.providers):
         if isinstance(provider, FastMCPProvider):
-            yield from _local_providers(provider.server)
-        elif isinstance(provider, LocalProvider):
-            yield server, provider
+            yield from servers_of(provider.server)
 
 
 def _unwrapped(provider: Provider) -> Provider:

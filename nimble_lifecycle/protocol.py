@@ -24,7 +24,7 @@ HOST_VERSION: Final = "1.0"
 """`host_version` of a block written by this package; a value that is already there is kept."""
 
 MAX_WORKSPACE_ID_LENGTH: Final = 255
-"""Longest workspace or tenant id accepted, in characters."""
+"""Longest workspace id, tenant id or kind accepted, in characters."""
 
 MAX_EXTERNAL_ID_LENGTH: Final = 1024
 """Longest id a vendor may give, in characters."""
@@ -34,7 +34,11 @@ MAX_EXTERNAL_ID_BYTES: Final = 2048
 kind."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters, and halves of characters, which no database can store."""
+
+FLEET: Final = "*"
+"""No kind, but every one: for an operator's pause of the whole fleet."""
 
 Json: TypeAlias = JsonValue
 """What a JSON document can hold."""
@@ -168,19 +172,29 @@ class Workspace:
     tenant_id: str = ""
 
     def __post_init__(self) -> None:
-        if not self.workspace_id.strip():
-            raise ValueError("the workspace id is empty")
-        _check_id("workspace", self.workspace_id)
-        _check_id("tenant", self.tenant_id)
-        if self.tenant_id and not self.tenant_id.strip():
-            raise ValueError("the tenant id is blank")
+        _check_name("workspace id", self.workspace_id)
+        if self.tenant_id != "":
+            _check_name("tenant id", self.tenant_id)
 
 
-def _check_id(label: str, value: str) -> None:
+def check_kind(kind: object) -> str:
+    """Give what may be a kind, the name of a server; raises ValueError for anything else."""
+    name = _check_name("kind", kind)
+    if name == FLEET:
+        raise ValueError(f"the kind cannot be {FLEET!r}, which stands for every one")
+    return name
+
+
+def _check_name(label: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"the {label} is no text but {type(value).__name__}")  # noqa: TRY004  # one kind of error for all that is wrong
+    if not value.strip():
+        raise ValueError(f"the {label} is {'blank' if value else 'empty'}")
     if len(value) > MAX_WORKSPACE_ID_LENGTH:
-        raise ValueError(f"the {label} id is over {MAX_WORKSPACE_ID_LENGTH} characters")
+        raise ValueError(f"the {label} is over {MAX_WORKSPACE_ID_LENGTH} characters")
     if _has(_CONTROL, value):
-        raise ValueError(f"the {label} id has a control character")
+        raise ValueError(f"the {label} has a control character")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

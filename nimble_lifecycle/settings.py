@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from platformdirs import user_data_path
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d|)")
@@ -41,6 +41,12 @@ def parse_duration(value: object) -> float:
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 """Seconds; accepts the forms of `parse_duration`."""
+
+
+def _week_at_least(seconds: float) -> float:
+    if seconds < 7 * 86_400.0:
+        raise ValueError("a silence that ends in a release is at least a week: write 7d or more")
+    return seconds
 
 
 def default_database_url() -> str:
@@ -93,7 +99,7 @@ class WorkerSettings(BaseSettings):
     """Between two sweeps of a worker; 0: it does not sweep."""
     stale_after: Duration = Field(default=30 * 86400.0, gt=0)
     """Silence of a workspace that sweeps report."""
-    release_stale_after: Duration | None = Field(default=None, ge=7 * 86400.0)
+    release_stale_after: Annotated[Duration, AfterValidator(_week_at_least)] | None = None
     """Silence of a workspace after which sweeps ask for its release; None: never."""
     release_orphans: bool = False
     """Whether sweeps release resources of ours that no row has."""

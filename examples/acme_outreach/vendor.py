@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 from urllib.parse import quote
 
 import httpx2
@@ -146,7 +146,7 @@ class AcmeVendor(Vendor):
 
     kind = "acme-outreach"
     repeatable = timedelta(hours=24)
-    params_model: ClassVar[type[BaseModel] | None] = OutreachParams
+    params_model = OutreachParams
 
     _client: httpx2.AsyncClient
     _keys: KeyFiles

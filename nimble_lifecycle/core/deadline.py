@@ -124,6 +124,20 @@ def blamed(what: str, *more: type[BaseException]) -> Generator[None]:
         yield
     except (AuthorError, Late, WorkspaceUnknown):
         raise
+    except asyncio.CancelledError:
+        if _is_being_cancelled():
+            raise
+        logger.exception("%s let out a cancellation of its own", what)
+        raise AuthorError(f"{what} was cancelled from inside") from None
     except faults:
         logger.exception("%s raised", what)
         raise AuthorError(f"{what} raised") from None
+
+
+def _is_being_cancelled() -> bool:
+    """Whether somebody cancels the call itself; never so on a thread."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs here
+        return False
+    return task is not None and task.cancelling() > 0

@@ -70,6 +70,10 @@ class Handler:
                     f"{_named(function)} must not take {parameter}: a host passes nothing there."
                     " Remove it."
                 )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise HandlerError(
+                f"{_named(function)} yields, so that calling it does nothing: return its words."
+            )
         given = tuple(name for name in GIVEN if name in parameters)
         stand_in = _without(function, given)
         # Before the framework sees the stand-in: it may rewrite its signature.

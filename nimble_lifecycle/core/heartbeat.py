@@ -23,10 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Touches the workspaces of calls, each at most once in `INTERVAL`."""
+    """Touches the workspaces of calls, each at most once in `INTERVAL`.
+
+    `touch` tells whether there was a row to touch.
+    """
 
     def __init__(
-        self, touch: Callable[[Workspace], Awaitable[None]], clock: Callable[[], float]
+        self, touch: Callable[[Workspace], Awaitable[bool]], clock: Callable[[], float]
     ) -> None:
         self._touch = touch
         self._clock = clock
@@ -61,7 +64,8 @@ class Heartbeat:
             return
         try:
             async with self._one:
-                await self._touch(workspace)
+                if not await self._touch(workspace):
+                    self.forget(workspace)  # it has no row yet: its first use is still to be noted
         except Exception as error:  # noqa: BLE001  # may not fail the call; the next call retries
             self.forget(workspace)
             logger.debug("no heartbeat: %s", type(error).__name__)

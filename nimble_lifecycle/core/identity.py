@@ -139,11 +139,11 @@ def _single_header(request: Request, name: str) -> str | None:
 def _edge_trust(setting: EdgeTrust) -> Callable[[Request], bool]:
     if isinstance(setting, Mapping):
         return _secret_headers(setting)
-    if isinstance(setting, str):
+    if isinstance(setting, bool):
+        return _from_loopback if setting else lambda _request: False
+    if isinstance(setting, str) or not isinstance(setting, Sequence):
         raise ConfigurationError('trust_edge_headers takes a list of networks: ["10.0.0.0/8"]')
-    if not isinstance(setting, bool):
-        return _networks(setting)
-    return _from_loopback if setting else lambda _request: False
+    return _networks(setting)
 
 
 def _secret_headers(secrets: Mapping[str, str]) -> Callable[[Request], bool]:

@@ -6,7 +6,7 @@ vendor's words.
 
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from nimble_lifecycle.core.deadline import AuthorError, Deadline, Late, awaited,
 from nimble_lifecycle.core.handler import Handler
 from nimble_lifecycle.core.heartbeat import Heartbeat
 from nimble_lifecycle.core.identity import EdgeTrust, Identity
+from nimble_lifecycle.core.params import json_of
 from nimble_lifecycle.errors import (
     ConfigurationError,
     NimbleError,
@@ -29,17 +30,17 @@ from nimble_lifecycle.errors import (
     StoreError,
     WorkspaceUnknown,
 )
-from nimble_lifecycle.protocol import Event, Json, Reason, Tenancy, Workspace
+from nimble_lifecycle.protocol import Event, Json, Reason, Tenancy, Workspace, check_kind
 
 if TYPE_CHECKING:
     from nimble_lifecycle.store import IntentStore, Recorded
     from nimble_lifecycle.store.ports import SharedHop
 
 T = TypeVar("T")
-WorkspaceSource: TypeAlias = Callable[..., object]
+WorkspaceSource: TypeAlias = Callable[..., Workspace | Awaitable[Workspace]]
 """An author's function, plain or async, from the framework's `Context` of a call to `Workspace`."""
-ParamsSource: TypeAlias = Callable[[Workspace], BaseModel]
-"""An author's function from a workspace to the params of its tenancy."""
+ParamsSource: TypeAlias = Callable[[Workspace], BaseModel | Awaitable[BaseModel]]
+"""An author's function, plain or async, from a workspace to the params of its tenancy."""
 
 STORE_SLOTS: Final = 8
 """Store calls in flight at most, counted until their threads end."""
@@ -58,7 +59,9 @@ _REKEY: Final = (
     "This workspace is known here without the tenant its host names now, and nothing was recorded."
     " The operator runs `nimble-reconcile rekey`."
 )
-_UNAVAILABLE: Final = "The lifecycle database did not answer in time. Call again."
+_UNAVAILABLE: Final = (
+    "The lifecycle database cannot be used now; the server's log says why. Call again."
+)
 _LATE: Final = "The lifecycle call did not end in time. Call again."
 _FAILED: Final = "A function of this server failed; its log says how. Call again later."
 _WORDS: Final = {
@@ -76,7 +79,7 @@ class Refused(NimbleError):  # read as `raise Refused`
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What the author told `Lifecycle`; see there."""
+    """What the author told `Lifecycle`; see there. An empty kind: the server's name."""
 
     kind: str
     identity: Identity
@@ -88,7 +91,7 @@ class Declaration:
     def read(
         cls,
         *,
-        kind: str,
+        kind: str | None,
         workspace: WorkspaceSource | None,
         claims: Sequence[str],
         trust_edge_headers: EdgeTrust,
@@ -99,15 +102,26 @@ class Declaration:
         for name, function in (("workspace", workspace), ("params", params)):
             if function is not None and not callable(function):
                 raise ConfigurationError(f"{name} must be a function, not {function!r}")
-        if not 0 < deadline < float("inf"):
+        if type(deadline) not in (int, float) or not 0 < deadline < float("inf"):
             raise ConfigurationError("deadline must be a positive number of seconds")
+        if kind is not None:
+            refuse_no_kind(kind)
         return cls(
-            kind=kind,
+            kind=kind or "",
             identity=Identity(claims, trust_edge_headers),
             workspace=workspace,
             params=params,
             deadline=deadline,
         )
+
+
+def refuse_no_kind(kind: str) -> None:
+    """Raise `ConfigurationError` for what no worker could serve."""
+    try:
+        check_kind(kind)
+    except ValueError as error:
+        words = f"{error}; it is the server's name, or what Lifecycle(kind=...) says"
+        raise ConfigurationError(words) from None
 
 
 class Service:
@@ -194,6 +208,7 @@ class Service:
         """
         async with self._answering() as deadline:
             workspace = await self._workspace(call, deadline)
+            self._heartbeat.beat(partial(_known, workspace))  # its tool may be another server's
             tenancy = await self._in_store(
                 deadline, partial(self._store.tenancy, workspace, self._author.kind)
             )
@@ -246,7 +261,7 @@ class Service:
             model = await deadline.call(self._source_threads, "the `params` function", ask)
             if not isinstance(model, BaseModel):
                 raise TypeError(f"params must give a pydantic model, not {type(model).__name__}")
-            return model.model_dump(mode="json")
+            return json_of(model)
 
     async def _recording(
         self, workspace: Workspace, reason: Reason, deadline: Deadline
@@ -272,10 +287,15 @@ class Service:
         async with deadline.limit():
             return await self._workspace(call, deadline)
 
-    async def _touch(self, workspace: Workspace) -> None:
+    async def _touch(self, workspace: Workspace) -> bool:
         deadline = self._deadline()
         async with deadline.limit():
-            await self._in_store(deadline, partial(self._store.touch, workspace, self._author.kind))
+            touch = partial(self._store.touch, workspace, self._author.kind)
+            return await self._in_store(deadline, touch)
+
+
+async def _known(workspace: Workspace) -> Workspace:
+    return workspace
 
 
 def _text(handler: Handler, words: object) -> str:

@@ -27,7 +27,7 @@ from nimble_lifecycle.protocol import (
 )
 from nimble_lifecycle.reconciler.redact import described
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released, Vendor
-from nimble_lifecycle.store.ports import Clock, Hop
+from nimble_lifecycle.store.ports import Clock, Hop, NoThread
 
 Ended: TypeAlias = Provisioned | InProgress | Released | External | Exception | None
 """How a call ended: what the adapter returned or raised."""
@@ -254,7 +254,7 @@ class _Call:
     async def _begun_on_thread(self, hop: Hop) -> Ended | Awaitable[Ended]:
         try:
             return await hop.run(self._begun)
-        except RuntimeError as error:  # no thread is to be had; the adapter's own end in `_begun`
+        except NoThread as error:
             return UnsentError(f"the call was not begun: {error}")
 
     def _begun(self) -> Ended | Awaitable[Ended]:

@@ -30,14 +30,19 @@ _SECRET_NAME: Final = re.compile(
 _SHORTEST: Final = 6
 """Shorter values of the environment are words like `yes`, not secrets."""
 
-_IS: Final = r"(?:[\\\"']{0,4}\s{0,5}[=:]|[\\\"']{1,4},)\s{0,5}(?:b(?=[\"']))?\\{0,3}"
+_IS: Final = r"(?:[\\\"']{0,4}\s{0,5}(?:[=:]>?|%3D)|[\\\"']{1,4},)\s{0,5}(?:b(?=[\"']))?\\{0,3}"
 """What stands between a name and its value in a header, a query, JSON or a printed dict or list."""
+
+_WORDS: Final = (
+    r"token|secret|passw|passphrase|pwd|(?:api|access|private)[_-]?key|auth(?!or)"
+    r"|credential|signature"
+)
+"""What the name of a secret has in it."""
 
 # Each takes all it looks at, or gives up within a bounded distance: the time grows with the text.
 _URL: Final = re.compile(r"(?P<kept>://)(?P<hidden>[^\s\"'<>]+)")
 _NAMED: Final = re.compile(
-    r"(?P<kept>(?:token|secret|passw|passphrase|pwd|(?:api|access|private)[_-]?key|auth(?!or)"
-    r"|credential|signature)[\w-]{0,30}" + _IS + r")"
+    rf"(?P<kept>(?:{_WORDS})[\w-]{{0,30}}{_IS})"
     r"(?P<hidden>\"[^\"]*\"?|'[^']*'?|\([^)]*\)?|[^\s\"'&,;}]+)",
     re.IGNORECASE,
 )
@@ -54,6 +59,19 @@ _PATTERNS: Final = (
         re.IGNORECASE,
     ),
     _NAMED,
+    # what follows an option of a command, or stands in an element of XML
+    re.compile(rf"(?P<kept>--?(?:{_WORDS})[\w-]{{0,30}}\s{{1,5}})[^\s\"']+", re.IGNORECASE),
+    re.compile(
+        rf"(?P<kept><(?:[\w-]{{1,30}}:)?[\w-]{{0,30}}(?:{_WORDS})[\w-]{{0,30}}>)[^<]+",
+        re.IGNORECASE,
+    ),
+    # the body of a private key, as a file has it
+    re.compile(r"(?P<kept>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)[^-]+"),
+    # what well-known services begin theirs with
+    re.compile(
+        r"\b(?P<kept>)(?:[rs]k[-_][\w-]{12}|gh[pousr]_\w{12}|github_pat_\w{12}|xox[a-z]-[\w-]{8}"
+        r"|glpat-[\w-]{8}|AIza[\w-]{16}|AKIA[0-9A-Z]{12}|SG\.[\w-]{8})[\w.-]*"
+    ),
     # JSON web tokens, wherever they stand
     re.compile(r"\b(?P<kept>)eyJ[\w-]{5}[\w.-]*"),
 )

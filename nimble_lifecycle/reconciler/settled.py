@@ -13,7 +13,7 @@ from nimble_lifecycle.errors import (
     TemporaryError,
     Unavailable,
 )
-from nimble_lifecycle.protocol import Json, Phase, Why
+from nimble_lifecycle.protocol import OPERATOR_ONLY, Json, Phase, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.calls import Ended
 from nimble_lifecycle.reconciler.redact import described, redacted
@@ -76,7 +76,8 @@ def reason_of(refused: PermanentError | NameConflict) -> str:
     if isinstance(refused, NameConflict):
         return Why.NAME_CONFLICT
     given = _given(refused, "reason")
-    if not isinstance(given, str) or len(given) > MAX_REASON:
+    # What only a person may settle is ours to say: not even changed params would wake the row.
+    if not isinstance(given, str) or len(given) > MAX_REASON or given in OPERATOR_ONLY:
         return REJECTED
     return redacted(given).strip() or REJECTED
 

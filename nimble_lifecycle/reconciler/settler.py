@@ -7,9 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from nimble_lifecycle.errors import StoreError
+from nimble_lifecycle.errors import StoreError, StoreUnavailable
 from nimble_lifecycle.store import Rules, Settlement, WorkStore
-from nimble_lifecycle.store.ports import Hop
+from nimble_lifecycle.store.ports import Hop, NoThread
 
 log = logging.getLogger("nimble_reconcile")
 
@@ -71,7 +71,7 @@ class Settler:
     async def once(self, work: Callable[[], T]) -> T:
         """Do it once, and tell when the database goes away and comes back. Raises StoreError."""
         try:
-            result = await self._hop.run(work)
+            result = await self._run(work)
         except StoreError as error:
             if self._reachable:
                 log.warning("%s; trying again", error)
@@ -81,6 +81,12 @@ class Settler:
             log.warning("the database is back")
         self._reachable = True
         return result
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await self._hop.run(work)
+        except NoThread as error:
+            raise StoreUnavailable(f"the database was not asked: {error}") from error
 
     async def mend(self) -> None:
         """Give what workers made without a lease to rows. Raises StoreError."""

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import TypeAlias
 
 from rich.console import Console
@@ -30,8 +31,9 @@ def print_json(shown: object) -> None:
 
 
 def print_summary(rows: Sequence[ShownRow], *, as_json: bool) -> None:
-    """Print how many rows are in which phase."""
-    counts = dict(sorted(Counter(str(row["phase"]) for row in rows).items()))
+    """Print how many rows are in which phase; lives that ended by being retired count apart."""
+    phases = ("retired" if row["retired_at"] else str(row["phase"]) for row in rows)
+    counts = dict(sorted(Counter(phases).items()))
     if as_json:
         print_json(counts)
         return
@@ -57,7 +59,7 @@ def print_needed(notices: Sequence[Notice], rows: Sequence[ShownRow]) -> None:
     """Print what needs a person, each with the command that settles it, each command once."""
     of_rows: dict[str, str] = {}
     for row in filter(needs_person, rows):
-        of_rows.setdefault(str(row["settle"]), f"{_name(row)}: {row['message'] or row['reason']}")
+        of_rows.setdefault(str(row["settle"]), f"{name_of(row)}: {row['message'] or row['reason']}")
     for found in notices:
         of_rows.pop(found.settle or "", None)
     needs = [(found.message, found.settle) for found in notices]
@@ -112,8 +114,8 @@ def _table(columns: Sequence[str], rows: Iterable[Cells]) -> Table:
 def _entry_cells(entry: ShownRow) -> Cells:
     seconds = entry["seconds"]
     return (
-        entry["at"],
-        None if entry["workspace_id"] is None else _name(entry),
+        _to_seconds(entry["at"]),
+        None if entry["workspace_id"] is None else name_of(entry),
         entry["kind"],
         entry["action"],
         entry["outcome"],
@@ -133,7 +135,7 @@ def _finding_cells(each: Finding) -> Cells:
         each.strikes or None,
         workspace if each.incarnation is None else f"{workspace} #{each.incarnation}",
         each.external_id,
-        each.since,
+        None if each.since is None else each.since.isoformat(timespec="seconds"),
         each.why,
     )
 
@@ -154,19 +156,27 @@ def _lists(report: Report) -> Iterator[str]:
 def _cells(row: ShownRow) -> Cells:
     waits_for_grace = row["phase"] == Phase.RELEASE_PENDING
     return (
-        _name(row),
+        name_of(row),
         row["kind"],
         row["phase"],
         row["reason"],
         row["external_id"],
-        row["release_after"] if waits_for_grace else row["due_at"],
+        _to_seconds(row["release_after"] if waits_for_grace else row["due_at"]),
         row["message"] or row["last_error"],
     )
 
 
-def _name(row: ShownRow) -> str:
+def name_of(row: ShownRow) -> str:
+    """Name a row as people do: its tenant, workspace and life."""
     tenant = f"{row['tenant_id']}/" if row["tenant_id"] else ""
     return f"{tenant}{row['workspace_id']} #{row['incarnation']}"
+
+
+def _to_seconds(instant: object) -> str | None:
+    """Give an instant, as JSON has it, without its fractions."""
+    if not isinstance(instant, str):
+        return None
+    return datetime.fromisoformat(instant).isoformat(timespec="seconds")
 
 
 def safe(value: object) -> str:

@@ -1,5 +1,6 @@
 """Finds the adapter that TARGET names."""
 
+import inspect
 import math
 import sys
 from collections.abc import AsyncIterable, Iterable, Iterator
@@ -9,11 +10,11 @@ from datetime import timedelta
 from pydantic import BaseModel
 
 from nimble_lifecycle.errors import NimbleError, TargetError
+from nimble_lifecycle.protocol import check_kind
 from nimble_lifecycle.reconciler.listing import Source
 from nimble_lifecycle.reconciler.redact import described, redacted
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.settings import LONGEST
-from nimble_lifecycle.store.models import FLEET
 from nimble_lifecycle.target import load_target
 
 
@@ -80,11 +81,16 @@ def _check(target: str, vendor: Vendor) -> None:
 
 def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
     kind: object = getattr(vendor, "kind", None)
-    named = isinstance(kind, str) and kind.strip() != ""
-    yield not named, "must name its kind, the name of the server it serves"
-    yield kind == FLEET, f"cannot have {FLEET!r} as its kind, which stands for every one"
+    yield kind is None, "must name its kind, the name of the server it serves"
+    try:
+        check_kind(kind)
+    except ValueError as error:
+        yield True, f"must name its kind, the name of the server it serves: {error}"
     for method in ("provision", "release"):
         yield not vendor.implements(method), f"lacks the method {method}"
+    for method, given in _METHODS.items():
+        wrong = vendor.implements(method) and not _takes(getattr(vendor, method), given)
+        yield wrong, f"cannot be called: its {method} must take {given or 'nothing'}"
     yield not _is_time(vendor.time_limit, above=True), "needs a time_limit above zero (timedelta)"
     yield not _is_time(vendor.lag), "needs a lag of zero or more (timedelta)"
     repeats = vendor.repeatable is None or _is_time(vendor.repeatable, above=True)
@@ -100,6 +106,25 @@ def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
     models = model is None or (isinstance(model, type) and issubclass(model, BaseModel))
     yield not models, "needs a pydantic model as params_model, or None"
     yield vendor.on_release not in ("delete", "keep"), "needs on_release 'delete' or 'keep'"
+
+
+_METHODS = {
+    **dict.fromkeys(("provision", "release", "poll", "find"), "the tenancy"),
+    "inventory": "",
+}
+"""What the worker calls each method with."""
+
+
+def _takes(method: object, given: str) -> bool:
+    if not callable(method):
+        return False
+    try:
+        inspect.signature(method).bind(*[given] if given else [])
+    except TypeError:
+        return False
+    except ValueError:  # it does not say what it takes
+        return True
+    return True
 
 
 def _is_count(value: object) -> bool:

@@ -82,33 +82,33 @@ class Vendor:
     kind: ClassVar[str]
     """What is kept, by default the FastMCP server's name; rows of other kinds are left alone."""
 
-    repeatable: ClassVar[timedelta | None] = None
+    repeatable: timedelta | None = None
     """How long `provision` with the same key gives the same resource; None: never."""
 
-    lag: ClassVar[timedelta] = timedelta(seconds=10)
+    lag: timedelta = timedelta(seconds=10)
     """How long `find` may miss a resource after the call that creates it.
 
     An operation that `find` cannot show as `InProgress` counts with its longest time: a worker may
     end before it has noted the operation, and another must not create beside it.
     """
 
-    time_limit: ClassVar[timedelta] = timedelta(seconds=10)
+    time_limit: timedelta = timedelta(seconds=10)
     """Limit of one call. The lease of a row is three times as long."""
 
-    max_concurrency: ClassVar[int | None] = None
+    max_concurrency: int | None = None
     """Calls the vendor takes at a time, over all workers of the database; None: any number."""
 
-    max_rate: ClassVar[float | None] = None
+    max_rate: float | None = None
     """Calls a second the vendor takes, over all workers of the database; None: any number.
 
     Never more than that and a tenth of a second's share at once. A step may be two calls, where a
     name is taken and looked up.
     """
 
-    params_model: ClassVar[type[BaseModel] | None] = None
+    params_model: type[BaseModel] | None = None
     """Checks `tenancy.params` before `provision`; what fails is `stalled: InvalidParams`."""
 
-    on_release: ClassVar[Literal["delete", "keep"]] = "delete"
+    on_release: Literal["delete", "keep"] = "delete"
     """`keep`: a release never calls the vendor; the row ends as `kept` and stays listed."""
 
     def provision(self, tenancy: Tenancy) -> "Created | Awaitable[Created]":

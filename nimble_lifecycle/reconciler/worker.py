@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -106,6 +106,7 @@ class Worker:
         self._lost = 0
         self._concluding: set[asyncio.Task[None]] = set()
         self._all_lost = False
+        self._fault: BaseException | None = None
         self._beside = beside
         self._attend_at = 0.0
         self._chores = (
@@ -141,14 +142,30 @@ class Worker:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(entered(self._vendor))
             settler = asyncio.create_task(self._settler.run())
+            settler.add_done_callback(self._settler_ended)
             stack.push_async_callback(_cancelled, settler)
             beside = [asyncio.create_task(each()) for each in self._beside]
             for task in beside:
                 stack.push_async_callback(_cancelled, task)
-            await self._loop(until_idle=until_idle)
-            for task in beside:
-                task.cancel()
-            await self._drain()
+            try:
+                await self._loop(until_idle=until_idle)
+            except Exception:
+                await self._leave(beside)
+                raise
+            await self._leave(beside)
+        if self._fault is not None:
+            raise self._fault
+
+    def _settler_ended(self, settler: "asyncio.Task[None]") -> None:
+        """Stop where nothing can be written any more: whoever starts next finds it all in rows."""
+        if not settler.cancelled():
+            self._fault = settler.exception()
+            self.stop()
+
+    async def _leave(self, beside: "Sequence[asyncio.Task[None]]") -> None:
+        for task in beside:
+            task.cancel()
+        await self._drain()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -281,6 +298,13 @@ class Worker:
             task.cancel()
         if left:
             await _first(asyncio.wait(left), self._clock.sleep(PARTING))
+        if self._open and not self._all_lost:
+            await _first(self._disown(), self._clock.sleep(PARTING))
+
+    async def _disown(self) -> None:
+        """Say of the rows left behind that they did not end this worker: it was stopped."""
+        with suppress(StoreError):  # they are suspects then, as after a crash
+            await self._settler.once(partial(self._store.disown, self._rules))
 
     async def _all_settled(self) -> None:
         while self._open:

@@ -21,7 +21,13 @@ from nimble_lifecycle.core.handler import Handler
 from nimble_lifecycle.core.handlers import Handlers
 from nimble_lifecycle.core.identity import EdgeTrust
 from nimble_lifecycle.core.ready import usable
-from nimble_lifecycle.core.service import Declaration, ParamsSource, Refused, Service
+from nimble_lifecycle.core.service import (
+    Declaration,
+    ParamsSource,
+    Refused,
+    Service,
+    refuse_no_kind,
+)
 from nimble_lifecycle.core.serving import Serving, new_service, refuse_forbidden_env
 from nimble_lifecycle.core.stdout import flush_stdout
 from nimble_lifecycle.core.tool import REASON, ToolTexts, annotations_of
@@ -64,7 +70,7 @@ class Lifecycle(Extension):
         self.on_ready = HandlerDecorator(Event.READY, self._register)
         self.on_removing = HandlerDecorator(Event.REMOVING, self._register)
         self._author = Declaration.read(
-            kind=kind or "",
+            kind=kind,
             workspace=workspace,
             claims=claims,
             trust_edge_headers=trust_edge_headers,
@@ -254,6 +260,7 @@ class Lifecycle(Extension):
     def _new_service(self) -> Service:
         name = "" if self._server is None else self._server.name
         author = replace(self._author, kind=self._author.kind or name)
+        refuse_no_kind(author.kind)
         return new_service(author, self._database_url)
 
 

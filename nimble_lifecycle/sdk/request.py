@@ -1,6 +1,6 @@
 """What the SDK knows of a call, and what it gives to handlers."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -11,8 +11,9 @@ from starlette.requests import Request
 
 from nimble_lifecycle.core.call import Call
 from nimble_lifecycle.core.handler import Supply
+from nimble_lifecycle.protocol import Workspace
 
-WorkspaceSource: TypeAlias = Callable[[Context[Any, Any]], object]
+WorkspaceSource: TypeAlias = Callable[[Context[Any, Any]], Workspace | Awaitable[Workspace]]
 """An author's function from the SDK's `Context` of a call to its `Workspace`, plain or async."""
 
 

@@ -3,7 +3,7 @@
 FastMCP keeps both in the context of the task, so there is nothing to pass along.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -21,8 +21,9 @@ from uncalled_for import get_dependency_parameters
 
 from nimble_lifecycle.core.handler import Supply
 from nimble_lifecycle.core.service import Refused
+from nimble_lifecycle.protocol import Workspace
 
-WorkspaceSource: TypeAlias = Callable[[Context], object]
+WorkspaceSource: TypeAlias = Callable[[Context], Workspace | Awaitable[Workspace]]
 """An author's function from FastMCP's `Context` of a call to its `Workspace`, plain or async."""
 
 

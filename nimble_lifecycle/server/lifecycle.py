@@ -86,7 +86,7 @@ class Lifecycle(Provider):
         if any(isinstance(provider, Lifecycle) for provider in mcp.providers):
             raise ConfigurationError(f"The server {mcp.name!r} already has a Lifecycle; use that.")
         self.mcp = mcp
-        self.kind = kind or _permanent_name(mcp)
+        self.kind = _permanent_name(mcp) if kind is None else kind
         self.on_ready = HandlerDecorator(Event.READY, self._register)
         self.on_removing = HandlerDecorator(Event.REMOVING, self._register)
         self._author = Declaration.read(

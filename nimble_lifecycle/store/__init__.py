@@ -1,7 +1,7 @@
 """The only room that speaks to the database: rows, statements, migrations, connections."""
 
 from nimble_lifecycle.store.claims import Claim, Step
-from nimble_lifecycle.store.fleet import Attention, Conditions, Held, Suspect
+from nimble_lifecycle.store.fleet import Attention, Held, Suspect
 from nimble_lifecycle.store.intents import IntentStore, Recorded
 from nimble_lifecycle.store.operators import By, OperatorStore
 from nimble_lifecycle.store.rules import Rules
@@ -13,7 +13,6 @@ __all__ = [
     "Attention",
     "By",
     "Claim",
-    "Conditions",
     "Held",
     "IntentStore",
     "OperatorStore",

@@ -41,11 +41,12 @@ def parse_url(url: str) -> sa.URL:
 
 def read_json(text: str | bytes) -> object:
     """Read a JSON column; what Python cannot read of it stays text, which is no JSON object."""
+    # Of bytes, which psycopg gives, `json` would guess the encoding, as long as the rest takes.
+    read = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     try:
-        # psycopg gives bytes, whose encoding `json` would guess, as long as the rest takes.
-        return json.loads(text.decode() if isinstance(text, bytes) else text)
+        return json.loads(read)
     except (ValueError, RecursionError):
-        return text
+        return read
 
 
 def make_engine(url: sa.URL, connections: int, ends: Callable[[], float]) -> "Engine":

@@ -117,8 +117,8 @@ def _worker(role: str, schema: str) -> Iterator[str]:
 
 
 def _read_by_server() -> _Columns:
-    """Give what the server's statements read: its own columns, those shown, the live one's mark."""
-    read = {*columns_of(*Part), *SHOWN}
+    """Give what the server's statements read: its own columns, those shown, what tells lives."""
+    read = {*columns_of(*Part), *SHOWN, tenancy.c.origin}
     for condition in (live, gone):
         read.update(sa.sql.visitors.iterate(condition))  # type: ignore[arg-type]
     return [column for column in tenancy.c if column in read]

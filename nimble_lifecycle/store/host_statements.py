@@ -130,7 +130,10 @@ class HostStatements:
         """An ordinary call's sign of life."""
         now = instant_of(self._clock)
         return self._prepared(
-            sa.update(t).where(_mine, live).values(last_seen_at=now, last_used_at=now)
+            sa.update(t)
+            .where(_mine, live)
+            .values(last_seen_at=now, last_used_at=now)
+            .returning(t.c.workspace_id)
         )
 
     @cached_property

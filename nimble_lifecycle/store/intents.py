@@ -154,10 +154,13 @@ class IntentStore(Database):
             return None
         return self._recorded(row)
 
-    def touch(self, workspace: Workspace, kind: str, *, until: float) -> None:
-        """Note that the workspace is in use; that holds a release, it withdraws none."""
+    def touch(self, workspace: Workspace, kind: str, *, until: float) -> bool:
+        """Note that the workspace is in use; that holds a release, it withdraws none.
+
+        False where it has no live row.
+        """
         values = _named(workspace, kind)
-        self.writing(until, lambda at: self._statements.touch.row(at, values))
+        return self.writing(until, lambda at: self._statements.touch.row(at, values)) is not None
 
     def tenancy(self, workspace: Workspace, kind: str, *, until: float) -> Tenancy | None:
         """Read the workspace's live tenancy, else its last one; None where it never had any."""

@@ -180,12 +180,8 @@ class SightingRow(Row, table=True):
     """When a sweep acted on it; these are what its breaker counts."""
 
 
-FLEET = "*"
-"""The kind whose row of `nimble_vendor` holds an operator's pause of the whole fleet."""
-
-
 class VendorRow(Row, table=True):
-    """What is known of a vendor as a whole, shared by all workers of the database."""
+    """What is known of a vendor as a whole, shared by all workers; of the kind `FLEET`, a pause."""
 
     __tablename__: ClassVar[str] = "nimble_vendor"
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from nimble_lifecycle.errors import VerbRefused
-from nimble_lifecycle.protocol import is_external_id
+from nimble_lifecycle.protocol import FLEET, is_external_id
 from nimble_lifecycle.store import verbs
 from nimble_lifecycle.store.models import journal, live
 from nimble_lifecycle.store.models import tenancy as t
@@ -38,6 +38,14 @@ class By:
 
     actor: str
     reason: str | None = None
+
+
+def unknown_kind(kind: str, kinds: Sequence[str]) -> str | None:
+    """Say that no row is of this kind but of these; None where some row is."""
+    if kind in kinds:
+        return None
+    there = f"; there are rows of {', '.join(map(repr, kinds))}" if kinds else ""
+    return f"there are no rows of the kind {kind!r}{there}"
 
 
 class OperatorStore(WorkStore):
@@ -130,15 +138,23 @@ class OperatorStore(WorkStore):
     def pause_kind(self, kind: str, by: By) -> None:
         """Let no worker call the vendor for any row of the kind; `FLEET` means every kind."""
         dialect = self.engine.dialect.name
-        self._run(verbs.pause_kind(str(storable(kind)), dialect), by)
+        self._run(verbs.pause_kind(self._known(kind), dialect), by)
 
     def resume_kind(self, kind: str, by: By) -> None:
         """Lift an operator's pause of the kind, or of the fleet; a vendor's own ends by itself."""
-        self._run(verbs.resume_kind(str(storable(kind))), by)
+        self._run(verbs.resume_kind(self._known(kind)), by)
 
     def approve(self, kind: str, by: By) -> None:
         """Close the open breakers of the kind: what they held back is done."""
-        self._run(verbs.approve(str(storable(kind)), self._now), by)
+        self._run(verbs.approve(self._known(kind), self._now), by)
+
+    def _known(self, kind: str) -> str:
+        """Give the kind as it is stored; no row of a kind is ever deleted, so this stays true."""
+        kind = str(storable(kind))
+        unknown = None if kind == FLEET else unknown_kind(kind, self.kinds())
+        if unknown is not None:
+            raise VerbRefused(unknown)
+        return kind
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -47,14 +47,21 @@ class DatabaseClock:
         await asyncio.sleep(seconds)
 
 
+class NoThread(RuntimeError):  # read as `raise NoThread`
+    """The system gives no thread, and what was to run on one was not begun."""
+
+
 class Hop(Protocol):
     """Runs blocking functions without holding up the event loop, a number of them at a time."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` and give its result; cancelling the caller does not stop the work."""
+        """Run `work` and give its result; raises NoThread where it was not begun.
+
+        Cancelling the caller does not stop the work.
+        """
 
     def close(self) -> None:
-        """Keep no threads; what is under way or waits for its slot ends by itself."""
+        """Let idle threads end; what runs or waits for its slot ends by itself."""
 
 
 class SharedHop(Hop, Protocol):

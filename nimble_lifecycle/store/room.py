@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from nimble_lifecycle.protocol import Phase
-from nimble_lifecycle.store.models import FLEET, vendor
+from nimble_lifecycle.protocol import FLEET, Phase
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.models import vendor
 from nimble_lifecycle.store.types import (
     Instant,
     elapsed,

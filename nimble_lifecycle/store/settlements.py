@@ -234,6 +234,7 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
     # A vendor may give an operation another id with each answer: its time is one all the same.
     polled = sa.and_(i.action == "poll", t.c.operation_deadline_at.is_not(None))
     noted = _noted_operation(i)
+    deadline = sa.case((polled, t.c.operation_deadline_at), else_=later(now, i.operation_limit))
     return (
         sa.update(t)
         .where(t.c.id == i.id, t.c.lease_token == i.token, t.c.lease_owner.is_not(None))
@@ -247,8 +248,7 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
             operation_deadline_at=sa.case(
                 (noted, t.c.operation_deadline_at),
                 (i.operation_id.is_(None), None),
-                (polled, t.c.operation_deadline_at),
-                else_=later(now, i.operation_limit),
+                else_=deadline,
             ),
             observed_generation=sa.case(
                 (sa.and_(ready, unapplied), t.c.observed_generation),
@@ -264,7 +264,7 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
                 else_=t.c.last_observed_at,
             ),
             released_at=sa.case((i.phase == word(Phase.RELEASED), now), else_=t.c.released_at),
-            due_at=later(now, i.delay),
+            due_at=_due(now, i, deadline),
             # As if its generation had not been seen: it is looked at once, and due it is not.
             claimed_generation=sa.case((_left(i, unapplied), 0), else_=t.c.claimed_generation),
             attempts=i.attempts,
@@ -279,6 +279,13 @@ def _settle(now: Moment, item: sa.FromClause) -> Any:
             lease_expires_at=sa.null(),
         )
     )
+
+
+def _due(now: Moment, i: Columns, deadline: Moment) -> Expression:
+    """Say when the row is due again: an operation is asked about at its deadline at the latest."""
+    due = later(now, i.delay)
+    ends_first = sa.and_(i.operation_id.is_not(None), deadline > now, deadline < due)
+    return sa.case((ends_first, deadline), else_=due)
 
 
 def _noted_operation(i: Columns) -> sa.ColumnElement[bool]:

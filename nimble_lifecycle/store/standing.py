@@ -14,9 +14,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from nimble_lifecycle.protocol import Phase, Why
-from nimble_lifecycle.store.models import FLEET, vendor
+from nimble_lifecycle.protocol import FLEET, Phase, Why
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.models import vendor
 from nimble_lifecycle.store.ports import Clock, instant_of
 from nimble_lifecycle.store.prepared import Row
 from nimble_lifecycle.store.sightings import Sort

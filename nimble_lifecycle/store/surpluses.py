@@ -1,9 +1,9 @@
 """Resources of ours that are no row's: found in the journal, and given rows of their own.
 
 A worker that lost its lease may still make something at the vendor; the journal, which is not
-fenced, knows its id. It becomes its row's where that has none. Any other is a surplus and gets a
-row in phase `releasing`, so that leases, back-off and `status` serve it like any release. Such a
-row has no key and no name: those are its tenancy's, whose own resource must stay.
+fenced, knows its id. It becomes its row's where that has none (see `settlements`). Any other is a
+surplus and gets a row in phase `releasing`, so that leases, back-off and `status` serve it like any
+release. Such a row has no key and no name: those are its tenancy's, whose own resource must stay.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from nimble_lifecycle.protocol import Desired, Origin, Phase, Why
 from nimble_lifecycle.store.models import journal
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.ports import Clock, instant_of
 
 _KEPT_FROM_ITS_TENANCY = ("tenant_id", "workspace_id", "kind", "incarnation", "create_started_at")
 
@@ -43,26 +42,6 @@ def loose_ends(kind: str) -> "sa.Select[*tuple[object, ...]]":
             sa.not_(owned),
         )
         .order_by(journal.c.id)
-    )
-
-
-def is_its_rows(loose: sa.RowMapping) -> bool:
-    """Whether the resource can become that of the row it was made for."""
-    alive = loose["released_at"] is None and loose["retired_at"] is None
-    return alive and loose["external_id"] is None
-
-
-def give_to_row(clock: Clock, loose: sa.RowMapping) -> sa.Update:
-    """Make the resource its row's, if that still has none, and let a worker look at once."""
-    return (
-        sa.update(t)
-        .where(
-            t.c.id == loose["id"],
-            t.c.external_id.is_(None),
-            t.c.released_at.is_(None),
-            t.c.retired_at.is_(None),
-        )
-        .values(external_id=loose["made"], due_at=instant_of(clock))
     )
 
 

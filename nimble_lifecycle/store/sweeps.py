@@ -15,9 +15,9 @@ from uuid import UUID, uuid5
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from nimble_lifecycle.protocol import Desired, Origin, Phase, Why
+from nimble_lifecycle.protocol import FLEET, Desired, Origin, Phase, Why
 from nimble_lifecycle.store.journal import entries_about
-from nimble_lifecycle.store.models import FLEET, deployment, held, live, sighting, vendor
+from nimble_lifecycle.store.models import deployment, held, live, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.prepared import Prepared
 from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages

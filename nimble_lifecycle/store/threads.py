@@ -13,13 +13,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from nimble_lifecycle.store.ports import NoThread
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 Job: TypeAlias = Callable[[], Callable[[], None]]
 """Work for a thread; gives what is to be called once the thread counts as idle."""
+
+
+def started(thread: threading.Thread) -> threading.Thread:
+    """Start a thread; raises NoThread where the system gives none."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise NoThread(str(error)) from error
+    return thread
 
 
 class Pool:
@@ -34,13 +45,13 @@ class Pool:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
 
     def begin(self, job: Job) -> None:
-        """Have a thread do it at once; raises RuntimeError where the system gives no thread."""
+        """Have a thread do it at once; raises NoThread where the system gives none."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
                 name = f"{self._name}-{self._started + 1}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
+                started(threading.Thread(target=self._serve, name=name, daemon=True))
                 self._started += 1
         self._jobs.put(job)
 
@@ -74,26 +85,37 @@ class Threads:
     Belongs to one event loop. Threads start when first needed, are kept, and end with `close`.
     """
 
-    def __init__(self, slots: int, name: str, *, pool: Pool | None = None) -> None:
+    def __init__(
+        self, slots: int, name: str, *, pool: Pool | None = None, drops: bool = False
+    ) -> None:
         self._pool = pool or Pool(name)
+        self._drops = drops
         self._free = slots
         self._lock = threading.Lock()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[tuple[_Caller[Any], Job]] = deque()
 
     def beside(self, slots: int) -> "Threads":
-        """Give further slots, counted by themselves, on the same threads."""
-        return Threads(slots, "", pool=self._pool)
+        """Give further slots, counted by themselves, on the same threads.
+
+        What waits for one of these is dropped with its caller: it would wait for ever, and more
+        with every call, while what has the slots hangs.
+        """
+        return Threads(slots, "", pool=self._pool, drops=True)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` on a thread as soon as a slot is free.
 
-        Raises RuntimeError where the system gives no thread; nothing was begun then. Cancelling the
-        caller leaves the work to end by itself, even while it still waits for its slot; the slot
-        comes back when it has.
+        Raises NoThread where the system gives none; nothing was begun then. Cancelling the caller
+        leaves the work to end by itself, even while it still waits for its slot (but see `beside`);
+        the slot comes back when it has.
         """
         caller: _Caller[T] = _Caller()
-        self._take(partial(self._do, caller, work))
-        return await caller.answer
+        self._take(caller, partial(self._do, caller, work))
+        try:
+            return await caller.answer
+        except asyncio.CancelledError:
+            self._gone(caller)
+            raise
 
     async def run_both(
         self, first: Callable[[], T], others: "Threads", second: Callable[[T], U]
@@ -104,31 +126,42 @@ class Threads:
         `second` is not begun for a caller who is gone.
         """
         caller: _Caller[U] = _Caller()
-        self._take(partial(self._do_first, caller, first, others, second))
-        return await caller.answer
+        self._take(caller, partial(self._do_first, caller, first, others, second))
+        try:
+            return await caller.answer
+        except asyncio.CancelledError:
+            others._gone(caller)
+            raise
 
     def close(self) -> None:
         """Let each thread end once it is idle; one that hangs ends with the process."""
         self._pool.close()
 
-    def _take(self, job: Job) -> None:
+    def _take(self, caller: "_Caller[T]", job: Job) -> None:
         """Begin the job as soon as a slot is free."""
-        if not self._has_slot(job):
+        if not self._has_slot(caller, job):
             return
         try:
             self._pool.begin(job)
-        except RuntimeError:
+        except NoThread:
             self._give()
             raise
 
-    def _has_slot(self, job: Job) -> bool:
+    def _has_slot(self, caller: "_Caller[T]", job: Job) -> bool:
         """Take a slot for the job, or have it wait for one."""
         with self._lock:
             if not self._free:
-                self._waiting.append(job)
+                self._waiting.append((caller, job))
                 return False
             self._free -= 1
             return True
+
+    def _gone(self, caller: "_Caller[T]") -> None:
+        """Drop what waits for this caller, where it is to be dropped."""
+        if not self._drops:
+            return
+        with self._lock:
+            self._waiting = deque(each for each in self._waiting if each[0] is not caller)
 
     def _give(self) -> None:
         """Give a slot back, or on to whoever waits longest."""
@@ -136,13 +169,13 @@ class Threads:
             if not self._waiting:
                 self._free += 1
                 return
-            job = self._waiting.popleft()
+            longest = self._waiting.popleft()
         try:
-            self._pool.begin(job)
-        except RuntimeError:  # no thread is to be had: it goes on waiting, for the next slot
+            self._pool.begin(longest[1])
+        except NoThread:  # it goes on waiting, for the next slot
             with self._lock:
                 self._free += 1
-                self._waiting.appendleft(job)
+                self._waiting.appendleft(longest)
 
     def _do(self, caller: "_Caller[T]", work: Callable[[], T]) -> Callable[[], None]:
         return self._end(caller, *caller.run(work))
@@ -159,7 +192,7 @@ class Threads:
             return self._end(caller, None, error)
         self._give()
         rest = partial(others._do_second, caller, partial(second, cast("T", result)))
-        return rest() if others._has_slot(rest) else _nothing
+        return rest() if others._has_slot(caller, rest) else _nothing
 
     def _do_second(self, caller: "_Caller[U]", second: Callable[[], U]) -> Callable[[], None]:
         if caller.answer.done():  # gone while it waited for the slot

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from nimble_lifecycle.protocol import Desired, Phase, Why
-from nimble_lifecycle.store.models import FLEET, vendor
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.models import vendor
 from nimble_lifecycle.store.types import Columns, Expression, latest, next_number
 from nimble_lifecycle.store.verdicts import (
     asked,
@@ -254,11 +254,7 @@ def _about_row(action: str, row: UUID, now: Now, refusals: Refusals, changes: Ch
 
 def pause_kind(kind: str, dialect: str) -> Verb:
     """Let no worker call the vendor for any row of the kind; `FLEET` means every kind."""
-    known = sa.or_(sa.exists().where(t.c.kind == kind), sa.literal(kind == FLEET))
-    refusals = [
-        (_there(kind, vendor.c.paused), "it is paused already; `resume` lifts that"),
-        (sa.not_(known), "there are no rows of this kind"),
-    ]
+    refusals = [(_there(kind, vendor.c.paused), "it is paused already; `resume` lifts that")]
     insert = sqlite.insert(vendor) if dialect == "sqlite" else postgresql.insert(vendor)
     row = sa.select(sa.literal(kind).label("kind"), sa.true().label("paused"))
 

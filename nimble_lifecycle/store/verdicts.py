@@ -97,8 +97,8 @@ new_params = t.c.attempted_params_hash.is_distinct_from(t.c.params_hash)
 reclaimed = sa.and_(t.c.lease_expires_at.is_not(None), t.c.lease_owner.is_not(None))
 """Whoever had the row did not settle it. (Claims take only rows without a live lease.)
 
-A lease without an owner was taken away by an operator: nobody may have the row before it ends, but
-its end says nothing of whoever had it.
+A lease without an owner was taken away by an operator, or given up by a worker that was stopped:
+nobody may have the row before it ends, but its end says nothing of whoever had it.
 """
 
 looked_up = sa.and_(sa.or_(is_open, _phase_in(Phase.PENDING)), t.c.reclaims > number(0))

@@ -14,7 +14,9 @@ import sqlalchemy as sa
 
 from nimble_lifecycle.errors import NimbleError
 from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store.ports import NoThread
 from nimble_lifecycle.store.prepared import Prepared
+from nimble_lifecycle.store.threads import started
 from nimble_lifecycle.store.types import word
 
 CHANNEL = "nimble_tenancy"
@@ -47,13 +49,11 @@ class Notifier:
         """Ask for a notification; returns at once and never fails."""
         if self._database.is_sqlite or self._closed.is_set():
             return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._send, name="nimble-notify", daemon=True
-                )
-                self._thread.start()
         self._asked.set()
+        with self._lock, suppress(NoThread):  # the worker polls, and the next call tries again
+            if self._thread is None:
+                thread = threading.Thread(target=self._send, name="nimble-notify", daemon=True)
+                self._thread = started(thread)
 
     def close(self) -> None:
         """End the thread; one that waits for the database ends by itself."""

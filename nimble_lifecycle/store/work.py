@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from nimble_lifecycle.errors import SharedResource
-from nimble_lifecycle.protocol import Origin, Phase, Tenancy
+from nimble_lifecycle.protocol import FLEET, Origin, Phase, Tenancy
 from nimble_lifecycle.store import room
 from nimble_lifecycle.store.claims import (
     Claim,
@@ -26,7 +26,7 @@ from nimble_lifecycle.store.claims import (
 )
 from nimble_lifecycle.store.engines import plan_once
 from nimble_lifecycle.store.fleet import FleetStore
-from nimble_lifecycle.store.models import FLEET, call, gone, look_at, vendor
+from nimble_lifecycle.store.models import call, gone, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import Clock, instant_of
 from nimble_lifecycle.store.prepared import Prepared, Row, Statement
@@ -41,9 +41,7 @@ from nimble_lifecycle.store.settlements import (
 )
 from nimble_lifecycle.store.standing import Notice, conditioned, notices_of, standing_of
 from nimble_lifecycle.store.surpluses import (
-    give_to_row,
     insert_releasing,
-    is_its_rows,
     loose_ends,
     surplus_of,
 )
@@ -155,10 +153,19 @@ class WorkStore(FleetStore):
         write_journal.row(at, fenced)
         return set(settled)
 
-    def mend(self, kind: str, *, keeps: bool) -> int:
-        """Give every resource that only the journal knows a row; give how many there were.
+    def disown(self, rules: Rules) -> None:
+        """Give up what this owner has under lease, whose end then says nothing against a row.
 
-        A row of its own releases what is a surplus; with `keeps` it is only listed.
+        The leases stay until their end: a call may still be on its way.
+        """
+        mine = (t.c.kind == rules.kind, room.leased, t.c.lease_owner == rules.owner)
+        statement = sa.update(t).where(*mine).values(lease_owner=None)
+        self.writing(self._limit(), lambda at: at.execute(statement).close())
+
+    def mend(self, kind: str, *, keeps: bool) -> int:
+        """Give every resource that only the journal knows a row that releases it.
+
+        With `keeps` it is only listed. Gives how many there were.
         """
         loose = self.reading(
             self._limit(), lambda at: at.execute(loose_ends(kind)).mappings().all()
@@ -168,9 +175,6 @@ class WorkStore(FleetStore):
         return len(loose)
 
     def _mend_one(self, loose: sa.RowMapping, at: sa.Connection, *, keeps: bool) -> None:
-        if is_its_rows(loose):
-            at.execute(give_to_row(self.clock, loose)).close()
-            return
         now: datetime = at.execute(sa.select(self.clock.now())).scalar_one()
         dialect = self.engine.dialect.name
         surplus = surplus_of(loose, now)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler.vendor import (
@@ -30,7 +30,7 @@ class MemoryVendor(Vendor):
     """
 
     kind = "memory"
-    repeatable: ClassVar[timedelta | None] = timedelta(hours=24)
+    repeatable = timedelta(hours=24)
     lag = timedelta(0)
 
     def __init__(self, world: World | None = None) -> None:
@@ -76,7 +76,7 @@ class PlainMemoryVendor(Vendor):
     """The same adapter with plain methods, which block the thread they run on."""
 
     kind = "memory"
-    repeatable: ClassVar[timedelta | None] = timedelta(hours=24)
+    repeatable = timedelta(hours=24)
     lag = timedelta(0)
 
     def __init__(self, world: World | None = None) -> None:

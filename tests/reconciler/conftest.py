@@ -85,6 +85,11 @@ class Fleet:
         (row,) = self.rows()
         return row
 
+    def vendor_row(self) -> sa.RowMapping:
+        """Give what is known of the vendor as a whole."""
+        (row,) = self._read(sa.select(vendor).where(vendor.c.kind == "memory"))
+        return row
+
     def phases(self) -> dict[str, int]:
         rows = self.rows()
         return {

@@ -102,6 +102,20 @@ class Blocking(DirectoryVendor):
         return Provisioned("never")
 
 
+class Signalled(DirectoryVendor):
+    """Opens a file of its own between two signals."""
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned:
+        (WORLD / "begun").touch()
+        await asyncio.sleep(0.3)
+        file = os.open(WORLD / "precious", os.O_RDWR | os.O_CREAT)
+        os.pwrite(file, b"mine", 0)
+        while not (WORLD / "go on").exists():
+            await asyncio.sleep(0.01)
+        os.close(file)
+        return await super().provision(tenancy)
+
+
 class Hanging(DirectoryVendor):
     """Its plain calls never end."""
 

@@ -17,6 +17,7 @@ from nimble_lifecycle.protocol import Phase, Tenancy
 from nimble_lifecycle.reconciler.calls import Calls, Ended, OverrunError, ended
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Threads
+from nimble_lifecycle.store.ports import NoThread
 from nimble_lifecycle.testing import ManualClock
 
 T = TypeVar("T")
@@ -253,7 +254,7 @@ class NoThreads:
     """A hop on a system that gives no more threads."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        raise RuntimeError("can't start new thread")
+        raise NoThread("can't start new thread")
 
     def close(self) -> None: ...
 

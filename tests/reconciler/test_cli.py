@@ -294,7 +294,33 @@ def test_a_signal_waits_no_longer_than_the_drain(shell: Shell) -> None:
     assert "1 calls are left behind" in done.stderr
     (row,) = shell.rows()
     assert row["phase"] == "provisioning"
-    assert row["lease_owner"]
+    assert row["lease_expires_at"], "the call may still be on its way"
+    assert row["lease_owner"] is None, "and it is no suspect: it did not end the worker"
+
+
+def test_further_signals_neither_end_a_call_in_flight_nor_write_into_other_files(
+    shell: Shell,
+) -> None:
+    shell.install("a")
+    process = shell.start("run", "adapter:Signalled")
+    until((shell.world / "begun").exists)
+    process.terminate()
+    process.send_signal(signal.SIGINT)
+    until((shell.world / "precious").exists)
+    process.terminate()
+    (shell.world / "go on").touch()
+    assert ended(process).returncode == 0
+    assert (shell.world / "precious").read_text() == "mine"
+    assert [row["phase"] for row in shell.rows()] == ["ready"]
+
+
+def test_somebody_who_does_not_want_to_wait_presses_ctrl_c_again(shell: Shell) -> None:
+    shell.install("a")
+    process = shell.start("run", "adapter:Endless", "--drain", "1h")
+    until(lambda: leased(shell))
+    process.terminate()
+    until(lambda: process.poll() is not None or process.send_signal(signal.SIGINT))
+    assert ended(process).returncode == 130
 
 
 def test_a_signal_ends_a_worker_whose_event_loop_stands_still(shell: Shell) -> None:
@@ -397,6 +423,8 @@ def test_a_copy_is_not_run_on_until_somebody_says_what_it_is(
     shown = shell.run("status", "--json", *at_copy)
     assert "claim-database --moved" in shown.stderr
     assert [row["phase"] for row in json.loads(shown.stdout)] == ["ready"]
+    assert shell.run("status", "--exit-code", *at_copy).returncode == 5
+    assert refused(inside, 4, "rekey", "t", "--all", *at_copy)
     assert refused(inside, 2, "claim-database", *at_copy)
     assert refused(inside, 2, "claim-database", "--moved", "--copy", *at_copy)
 

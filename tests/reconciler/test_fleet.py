@@ -170,7 +170,7 @@ def test_one_row_that_is_refused_for_ever_waits_alone(fleet: MakeFleet, limits: 
         (bad,) = (row for row in f.rows() if row["phase"] == "pending")
         assert bad["reason"] == "PermissionDenied"
         assert bad["attempts"] == len(vendor.refused) > 3
-        assert f.store.conditions("memory").halted_at is None
+        assert f.vendor_row()["halted_at"] is None
 
     asyncio.run(over_time(f, clock, scenario))
 
@@ -199,7 +199,7 @@ def test_a_worker_that_starts_with_a_mended_credential_goes_on_at_once(
     f = fleet(Refusing("*"))
     f.ready("a", "b", "c")
     asyncio.run(f.work())
-    assert f.store.conditions("memory").halted_at is not None
+    assert f.vendor_row()["halted_at"] is not None
     assert f.world.created == 0
     f.vendor.refuses.clear()
     asyncio.run(f.work())

@@ -465,7 +465,8 @@ class Command:
         said = self._capsys.readouterr()
         assert ends.value.code == code, said.err
         looks = arguments[0] == "status" or (arguments[0] == "journal" and not code)
-        assert said.err.count("\n") == (0 if looks else 1), said.err
+        assert said.err.count("\n") <= 1, said.err
+        assert said.err or looks, "a verb says what it did"
         return said.out, said.err
 
     def rows(self) -> list[dict[str, object]]:
@@ -501,7 +502,7 @@ def command(
 def test_a_verb_says_what_it_did_and_shows_the_row(command: Command) -> None:
     a, _ = command.install("ws_a", "ws_b")
     out, err = command.run("release", "ws_a", "--as", "ada", "--reason", "contract ended")
-    assert err == f"nimble-reconcile: {a} will be released after the grace\n"
+    assert err == "nimble-reconcile: ws_a #1 will be released after the grace\n"
     assert "ws_a #1" in out
     assert "release_pending" in out
     assert "ws_b" not in out
@@ -553,6 +554,34 @@ def test_the_journal_of_a_workspace_has_all_its_lives_and_nothing_of_others(
     command.run("journal", "--limit", "0", code=2)
     command.run("journal", "nobody", code=1)
     assert json.loads(command.run("journal", "--kind", "other", "--json")[0]) == []
+
+
+def test_a_summary_counts_retired_lives_apart(command: Command) -> None:
+    command.install("a", "b")
+    command.change(tenancy, retired_at=command.host_now())
+    command.install("a")
+    out, _ = command.run("status", "--json", "--summary")
+    assert json.loads(out) == {"pending": 1, "retired": 2}
+
+
+def test_what_needs_a_person_besides_rows_is_told_beside_json(command: Command) -> None:
+    command.install("a")
+    command.run("pause", "--kind", "acme")
+    out, err = command.run("status", "--json", "--exit-code", code=5)
+    assert [row["phase"] for row in json.loads(out)] == ["pending"]
+    assert "acme is paused by an operator: nimble-reconcile resume --kind acme" in err
+
+
+def test_a_kind_that_no_row_is_of_is_named_with_those_there_are(command: Command) -> None:
+    command.install("a")
+    words = "there are no rows of the kind 'acne'; there are rows of 'acme'"
+    for verb in ("pause", "resume", "approve"):
+        _, err = command.run(verb, "--kind", "acne", code=1)
+        assert words in err
+    _, err = command.run("status", "--kind", "acne")
+    assert words in err
+    _, err = command.run("status", "--kind", "acme")
+    assert err == ""
 
 
 def test_a_kind_and_the_fleet_are_paused_and_resumed(command: Command) -> None:

@@ -18,7 +18,7 @@ from nimble_lifecycle.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from nimble_lifecycle.protocol import Phase, Tenancy, Why
+from nimble_lifecycle.protocol import OPERATOR_ONLY, Phase, Tenancy, Why
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.calls import Ended, NoLookUpError, RefusedUnsentError, UnsentError
 from nimble_lifecycle.reconciler.limits import Limits, policy_of
@@ -513,6 +513,12 @@ def test_a_row_behind_its_predecessor_backs_off() -> None:
 def test_a_reason_that_is_no_word_counts_as_not_given(step: Step, reason: object) -> None:
     error = PermanentError("no", reason=reason)  # type: ignore[arg-type]  # an adapter's mistake
     assert settlement(claim_of(step), error, POLICY).reason == "Rejected"
+
+
+@pytest.mark.parametrize("reason", OPERATOR_ONLY)
+def test_an_adapter_cannot_leave_a_row_to_a_person_whom_only_the_worker_asks(reason: Why) -> None:
+    error = PermanentError("no", reason=reason)
+    assert settlement(claim_of(Step.CREATE), error, POLICY).reason == "Rejected"
 
 
 class Forgetful:

@@ -40,6 +40,19 @@ from nimble_lifecycle.reconciler.redact import CHAIN, FRAMES, MAX_ERROR, describ
         ("GET /x?X-Amz-Signature=abcdef0123&page=2", "abcdef0123"),
         ("access_token: 'abc123'", "abc123"),
         ("client_secret=abc123", "abc123"),
+        ("run acme --token abc123 --page 2", "abc123"),
+        ("<login><password>hunter2</password></login>", "hunter2"),
+        ("<ns:apiKey>abc123</ns:apiKey>", "abc123"),
+        ("body=password%3Dhunter2%26page%3D2", "hunter2"),
+        ("{'password' => 'hunter2'}", "hunter2"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----",
+            "IBAAKC",
+        ),
+        ("card declined for sk_live_4eC39HqLyjWDarjtT1zdp7dc", "T1zdp7dc"),
+        ("push by ghp_16C7e42F292c6912E7710c838347Ae178B4a refused", "838347Ae"),
+        ("bot xoxb-17653672481-19874698323 is gone", "19874698323"),
+        ("key AKIAIOSFODNN7EXAMPLE is not valid", "FODNN7EXAMPLE"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc_-9 back", "eyJzdWIiOiIxIn0"),
     ],
 )
@@ -52,6 +65,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
     "text",
     [
         "POST /tenancies: 409 Conflict (name acme-1 is taken), see https://acme.test/help",
+        "the task-list of desk_1 and risk-assessment-2030 use --page 2 and <name>x</name>",
         "the author: Jane, asked for a token, then left; passed: 3",
     ],
 )

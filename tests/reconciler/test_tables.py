@@ -41,6 +41,12 @@ def test_where_nothing_needs_a_person_nothing_is_printed(
     assert capsys.readouterr().out == ""
 
 
+def test_a_table_shows_whole_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {**ROW, "kind": "acme", "phase": "pending", "external_id": None, "message": "m"}
+    print_table([{**shown, "due_at": "2030-01-01T12:00:00.123456+00:00"}], "a database")
+    assert "2030-01-01T12:00:00+00:00" in capsys.readouterr().out
+
+
 def test_a_row_is_one_line_where_it_goes_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {
         **ROW,

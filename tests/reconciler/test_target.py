@@ -66,6 +66,19 @@ class WordyRate(Good):
 class WrongModel(Good):
     params_model = dict
 
+class TakesNothing(Good):
+    async def provision(self): ...
+
+class TakesMore(Good):
+    def release(self, tenancy, force): ...
+
+class NoFind(Good):
+    find = None
+
+class TakesTenancy(Good):
+    async def inventory(self, tenancy):
+        yield
+
 class WrongRelease(Good):
     on_release = "forget"
 
@@ -144,7 +157,11 @@ def test_a_class_or_an_instance_is_found_in_the_working_directory(
         ("adapters:LacksBoth", "lacks the method provision"),
         ("adapters:LacksRelease", "lacks the method release"),
         ("adapters:Kindless", "must name its kind"),
-        ("adapters:OfEveryKind", "cannot have '*' as its kind"),
+        ("adapters:OfEveryKind", "the kind cannot be '*'"),
+        ("adapters:TakesNothing", "its provision must take the tenancy"),
+        ("adapters:TakesMore", "its release must take the tenancy"),
+        ("adapters:NoFind", "its find must take the tenancy"),
+        ("adapters:TakesTenancy", "its inventory must take nothing"),
         ("adapters:NoLimit", "time_limit above zero"),
         ("adapters:WrongLag", "lag of zero or more"),
         ("adapters:WrongRepeatable", "repeatable above zero"),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from pydantic import BaseModel
@@ -12,6 +13,7 @@ from waiting import LOOK, comes
 
 from nimble_lifecycle.errors import (
     CredentialError,
+    ForeignDatabase,
     Gone,
     NameConflict,
     PermanentError,
@@ -25,6 +27,7 @@ from nimble_lifecycle.protocol import Tenancy
 from nimble_lifecycle.reconciler import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.limits import rules_of
+from nimble_lifecycle.reconciler.settler import Settler
 from nimble_lifecycle.store import Threads
 from nimble_lifecycle.testing import (
     Fault,
@@ -40,6 +43,12 @@ DAY = 86400.0
 
 class OnlyRepeats(MemoryVendor):
     find = Vendor.find
+
+
+class Brief(OnlyRepeats):
+    """Its leases are over soon."""
+
+    time_limit = timedelta(seconds=0.2)
 
 
 class Forgetting(MemoryVendor):
@@ -747,6 +756,75 @@ def test_an_async_context_manager_is_entered_once_and_left_after_the_drain(
     asyncio.run(f.with_worker(stop_in_the_middle))
     assert events == ["entered", "provisioned", "provisioned", "left"]
     assert f.phases() == {"ready": 2}
+
+
+def test_a_worker_that_fails_lets_its_calls_end_before_it_leaves_the_adapter(
+    sqlite_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    class Managed(MemoryVendor):
+        async def __aenter__(self) -> "Managed":
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            events.append("left")
+
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            await asyncio.sleep(0.05)
+            events.append("provisioned")
+            return await super().provision(tenancy)
+
+    f = sqlite_fleet(Managed())
+    f.ready("a")
+    claim = f.store.claim
+
+    def claim_once(*given: Any) -> Any:
+        monkeypatch.setattr(f.store, "claim", refuse)
+        return claim(*given)
+
+    def refuse(*_: object) -> Any:
+        raise ForeignDatabase("it was given away")
+
+    monkeypatch.setattr(f.store, "claim", claim_once)
+    with pytest.raises(ForeignDatabase):
+        asyncio.run(f.work())
+    assert events == ["provisioned", "left"]
+    assert f.phases() == {"ready": 1}
+
+
+def test_a_worker_that_can_write_no_more_ends_and_the_next_goes_on(
+    fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = fleet(Brief())
+    f.limits = replace(f.limits, drain=0.05)
+    f.ready("a")
+    with monkeypatch.context() as broken:
+        broken.setattr(Settler, "_write", AsyncMock(side_effect=ZeroDivisionError))
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(f.work())
+    asyncio.run(f.work())
+    assert (f.phases(), f.world.created) == ({"ready": 1}, 1)
+
+
+def test_stopping_workers_in_the_middle_of_a_call_quarantines_no_row(fleet: MakeFleet) -> None:
+    f = fleet(Brief())
+    f.limits = replace(f.limits, drain=0.01)
+    f.world.fail("provision", *[Fault(hangs=True)] * 4)
+    f.ready("a")
+
+    async def stop_in_the_middle(worker: Any) -> None:
+        running = asyncio.ensure_future(worker.run())
+        await comes(lambda: f.row()["lease_owner"])
+        worker.stop()
+        await running
+
+    for _ in range(4):
+        f.world.freeze()
+        asyncio.run(f.with_worker(stop_in_the_middle))
+    assert f.row()["reclaims"] == 0
+    asyncio.run(f.work())
+    assert (f.phases(), len(f.world.resources)) == ({"ready": 1}, 1)
 
 
 def test_an_adapter_that_cannot_open_ends_the_worker_in_one_sentence(

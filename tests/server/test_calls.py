@@ -1,9 +1,12 @@
 """A host's calls become rows, whatever arguments come with them."""
 
 import asyncio
+import os
+import sys
 
 import pytest
 from fastmcp import Client, Context, FastMCP
+from fastmcp.client.transports import StdioTransport
 from fastmcp.dependencies import Depends
 from fastmcp.exceptions import ToolError
 from pydantic import BaseModel
@@ -124,6 +127,58 @@ async def test_params_are_kept_as_json_and_a_change_is_a_new_generation(table):
         (after,) = table.rows("generation")
     assert table.tenancy("ws_1").params["seats"] == 4
     assert after["generation"] == before["generation"] + 1
+
+
+async def test_params_with_a_set_are_the_same_in_every_process(sqlite_table, tmp_path):
+    server = tmp_path / "server.py"
+    server.write_text(
+        "from fastmcp import FastMCP\nfrom nimble_lifecycle import Lifecycle\n"
+        "from pydantic import BaseModel\n"
+        "class Inner(BaseModel):\n    tags: frozenset[str] = frozenset('abcdef')\n"
+        "class Plan(BaseModel):\n    features: set[str] = set('uvwxyz')\n"
+        "    inner: list[Inner] = [Inner()]\n    order: list[str] = ['b', 'a']\n"
+        "mcp = FastMCP('acme')\n"
+        f"lifecycle = Lifecycle(mcp, database_url={sqlite_table.url!r}, params=lambda _: Plan())\n"
+        "lifecycle.on_ready(name='up')(lambda: 'up')\nmcp.run()\n"
+    )
+    for seed in "123":
+        environment = {
+            "PYTHONHASHSEED": seed,
+            "NB_WORKSPACE_ID": "ws_1",
+            "PATH": os.environ["PATH"],
+        }
+        async with Client(StdioTransport(sys.executable, [str(server)], env=environment)) as client:
+            await client.call_tool("up", {})
+    assert [row["generation"] for row in sqlite_table.rows()] == [1]
+    params = sqlite_table.tenancy("ws_1").params
+    assert params == {
+        "features": list("uvwxyz"),
+        "inner": [{"tags": list("abcdef")}],
+        "order": ["b", "a"],
+    }
+
+
+@pytest.mark.parametrize("where", ["handler", "workspace", "params"])
+async def test_a_cancellation_from_inside_an_authors_function_is_its_own_fault(sqlite_url, where):
+    async def cancelled(*_: object) -> str:
+        task = asyncio.create_task(asyncio.sleep(5))
+        task.cancel()
+        await task
+        return "never"
+
+    mcp = FastMCP("acme")
+    settings = {} if where == "handler" else {where: cancelled}
+    lifecycle = Lifecycle(mcp, database_url=sqlite_url, **settings)
+
+    async def up() -> str:
+        return await cancelled() if where == "handler" else "up"
+
+    lifecycle.on_ready(up)
+    mcp.tool(name="work")(lambda: "done")
+    async with Client(mcp) as client:
+        with pytest.raises(ToolError, match="A function of this server failed"):
+            await client.call_tool("up", {})
+        assert await text_of(client, "work") == "done", "the connection is open"
 
 
 async def test_two_racing_ready_calls_make_one_row(table):

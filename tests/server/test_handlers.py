@@ -50,6 +50,34 @@ def test_what_a_host_cannot_supply_is_refused_by_name(lifecycle, mcp, function, 
     assert lifecycle.required_extensions() == ()
 
 
+def yields():
+    yield "words"
+
+
+async def yields_later():
+    yield "words"
+
+
+@pytest.mark.parametrize("function", [yields, yields_later])
+def test_a_function_that_yields_is_refused(lifecycle, function):
+    with pytest.raises(HandlerError, match=f"{function.__name__}.* yields"):
+        lifecycle.on_ready(function)
+
+
+@pytest.mark.parametrize("kind", ["", " ", "*", "a\0b", "a\ud800", "k" * 256, 5])
+def test_a_kind_that_no_worker_could_serve_is_refused(mcp, kind):
+    with pytest.raises(ConfigurationError, match="kind"):
+        Lifecycle(mcp, kind=kind)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"trust_edge_headers": None}, {"trust_edge_headers": 1}, {"deadline": "3"}]
+)
+def test_a_setting_of_a_wrong_type_is_refused(mcp, settings):
+    with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        Lifecycle(mcp, **settings)
+
+
 def test_what_fastmcp_or_we_supply_is_accepted(lifecycle):
     def function(
         tenancy,

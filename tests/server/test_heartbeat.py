@@ -40,7 +40,7 @@ async def test_it_does_so_rarely_but_always_after_a_removing(table, monkeypatch)
 
     def counted(store, workspace, kind, *, until):
         touches.append(workspace)
-        touch(store, workspace, kind, until=until)
+        return touch(store, workspace, kind, until=until)
 
     monkeypatch.setattr(IntentStore, "touch", counted)
     async with Client(acme(table.url)) as client:
@@ -73,6 +73,7 @@ class Touched:
         self.now, self.workspaces, self.fails, self.answers = 0.0, [], False, asyncio.Event()
         self.current = Workspace("a")
         self.answers.set()
+        self.there = True
         self.heartbeat = Heartbeat(self.touch, clock=lambda: self.now)
 
     async def workspace(self):
@@ -83,6 +84,7 @@ class Touched:
         if self.fails:
             raise OSError
         self.workspaces.append(workspace.workspace_id)
+        return self.there
 
     async def beat(self, workspace_id="a"):
         self.current = Workspace(workspace_id)

@@ -7,8 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from nimble_lifecycle.errors import StoreError, VerbRefused
-from nimble_lifecycle.protocol import Event, Why
-from nimble_lifecycle.store.models import FLEET
+from nimble_lifecycle.protocol import FLEET, Event, Why
 from nimble_lifecycle.store.operators import By
 from tests.simulation.loop import Loop, Process
 from tests.simulation.oracle import ANY_PLAN, HostCall, Oracle

@@ -1,7 +1,7 @@
 """A store of both halves on a clock the test owns, and a hand on its rows."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,7 +16,8 @@ from nimble_lifecycle.protocol import Json, Phase, Reason, Workspace
 from nimble_lifecycle.store import Claim, IntentStore, Recorded, Rules, Settlement, WorkStore
 from nimble_lifecycle.store.models import call, journal, sighting, vendor
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.ports import Clock, DatabaseClock
+from nimble_lifecycle.store.ports import Clock, DatabaseClock, instant_of
+from nimble_lifecycle.store.room import Moment
 from nimble_lifecycle.testing import ManualClock
 
 KIND = "acme"
@@ -127,6 +128,15 @@ class Rig:
     def row(self) -> Row:
         (row,) = self.rows()
         return row
+
+    def vendor(self) -> Row:
+        (row,) = [row for row in self.rows(vendor) if row["kind"] == RULES.kind]
+        return row
+
+    def counted(self, what: Callable[[Moment], sa.ColumnElement[int]]) -> int:
+        """Count as a claim would, now."""
+        select, bound = sa.select(what(instant_of(self.clock))), {"its_kind": RULES.kind}
+        return self.work.reading(self.soon(), lambda at: at.execute(select, bound).scalar_one())
 
     def calls(self) -> list[Row]:
         return self.rows(call)

@@ -1,4 +1,4 @@
-"""What is known of a vendor as a whole: conditions, a refused credential, coming back."""
+"""What is known of a vendor as a whole: pauses, a refused credential, coming back."""
 
 from dataclasses import replace
 from uuid import UUID, uuid4
@@ -7,7 +7,6 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Phase, Workspace
-from nimble_lifecycle.store import Conditions
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.models import vendor
 from tests.store.conftest import RULES
@@ -24,42 +23,6 @@ def set_vendor(rig, kind: str = "acme", **columns: object) -> None:
             at.execute(made)
 
     rig.work.writing(rig.soon(), write)
-
-
-# -- conditions ------------------------------------------------------------------------------------
-
-
-def test_a_kind_nobody_knows_is_held_back_by_nothing(rig) -> None:
-    assert rig.work.conditions("acme") == Conditions(kind="acme")
-
-
-def test_conditions_tell_what_holds_a_kind_back(rig) -> None:
-    since = rig.clock.instant
-    set_vendor(rig, kind="*", paused=True)
-    set_vendor(
-        rig,
-        paused=True,
-        paused_until=rig.after(60),
-        pause_reason="RateLimited",
-        halted_at=since,
-        breaker_opened_at=since,
-        sweep_breaker_opened_at=since,
-        fleet=7,
-    )
-    assert rig.work.conditions("acme") == Conditions(
-        kind="acme",
-        paused=True,
-        fleet_paused=True,
-        paused_until=rig.after(60),
-        pause_reason="RateLimited",
-        halted_at=since,
-        breaker_opened_at=since,
-        sweep_breaker_opened_at=since,
-        fleet=7,
-    )
-    rig.clock.advance(60)
-    found = rig.work.conditions("acme")
-    assert (found.paused_until, found.pause_reason) == (None, None)
 
 
 def test_an_operators_pause_of_the_kind_or_of_the_fleet_stops_claims(rig) -> None:
@@ -113,13 +76,13 @@ def probe(rig, **changed: object) -> UUID | None:
 def test_one_row_that_is_refused_for_ever_is_refused_alone(rig) -> None:
     row = uuid4()
     assert not any(refused(rig, row) for _ in range(5))
-    assert rig.work.conditions("acme").halted_at is None
+    assert rig.vendor()["halted_at"] is None
 
 
 def test_a_second_row_that_is_refused_halts_the_kind(rig) -> None:
     halt(rig)
     before = rig.rows()
-    assert rig.work.conditions("acme").halted_at == rig.clock.instant
+    assert rig.vendor()["halted_at"] == rig.clock.instant
     assert rig.work.attention("acme").halted
     assert rig.claim() == []
     assert rig.rows() == before
@@ -222,7 +185,7 @@ def test_a_proven_credential_resumes_the_kind(rig) -> None:
     halt(rig)
     rig.clock.advance(1)
     rig.work.probed("acme", probe(rig), proven=True)
-    assert rig.work.conditions("acme").halted_at is None
+    assert rig.vendor()["halted_at"] is None
     assert not rig.work.attention("acme").halted
     assert len(rig.claim()) == 1
     assert not refused(rig, uuid4()), "what was before counts no more"

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -13,6 +16,7 @@ from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.protocol import Reason, Workspace
 from nimble_lifecycle.store import IntentStore, WorkStore
 from nimble_lifecycle.store.grants import grants
+from nimble_lifecycle.store.host_statements import HostStatements
 from nimble_lifecycle.store.models import Part, columns_of, metadata, tenancy
 
 pytestmark = pytest.mark.postgres
@@ -94,6 +98,30 @@ def test_the_servers_role_has_no_part_in_the_workers_tables(server) -> None:
             f"DELETE FROM {table}",
         ):
             assert refused(server, statement), statement
+
+
+STATEMENTS = [
+    name for name, its in vars(HostStatements).items() if isinstance(its, cached_property)
+]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_the_servers_role_may_run_every_statement_of_a_host_call(halves, name: str) -> None:
+    values = {
+        "its_id": uuid4(),
+        "its_tenant_id": "",
+        "its_workspace_id": "ws_1",
+        "its_kind": "acme",
+        "its_params": {},
+        "its_params_hash": "",
+        "its_reason": "resume",
+        "its_event": "ready",
+        "not_after": datetime.now(UTC) + timedelta(hours=1),
+    }
+    with closing(IntentStore(halves.server)) as store:
+        statement = getattr(HostStatements(store.clock, store.engine.dialect), name)
+        until = store.clock.monotonic() + PATIENCE
+        store.writing(until, lambda at: statement.row(at, values))
 
 
 def test_the_servers_role_adds_to_the_call_log_and_cannot_number_its_rows(server) -> None:

@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import Phase, Workspace
-from nimble_lifecycle.store import Claim, Held, Step
+from nimble_lifecycle.store import Claim, Held, Step, room
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.models import vendor
-from tests.store.conftest import KIND, RULES
+from tests.store.conftest import RULES
 from tests.store.test_fleet import set_vendor
 from tests.store.test_races import at_once
 
@@ -106,7 +106,7 @@ def test_what_was_released_meanwhile_counts_for_the_hour_all_the_same(rig) -> No
     settle_all(rig, rig.claim(limit=2, max_creates_per_hour=3))
     uninstall(rig, 2)
     assert release(rig, limit=2, max_creates_per_hour=0) == 2
-    assert rig.work.conditions(KIND).creates == 2
+    assert rig.counted(room.creates) == 2
     assert len(rig.claim(max_creates_per_hour=3)) == 1
 
 
@@ -148,7 +148,7 @@ def test_ten_releases_a_day_are_fine_and_the_eleventh_opens_the_breaker(rig) -> 
     assert rig.rows() == before, "held rows stay as they are"
     opened = rig.clock.instant
     assert count(rig, grace=0.0) == Held(breaker_opened_at=opened, releases=3)
-    assert rig.work.conditions(KIND).breaker_opened_at == opened
+    assert rig.vendor()["breaker_opened_at"] == opened
     rig.clock.advance(3 * DAY)
     assert release(rig) == 0, "it stays open"
     assert count(rig, grace=0.0) == Held(breaker_opened_at=opened, releases=3)
@@ -163,7 +163,7 @@ def test_an_approval_lets_as_many_go_again(rig) -> None:
     set_vendor(rig, breaker_opened_at=None, breaker_approved_at=rig.clock.instant)
     assert release(rig) == 10
     count(rig, grace=0.0)
-    assert rig.work.conditions(KIND).breaker_opened_at == rig.clock.instant
+    assert rig.vendor()["breaker_opened_at"] == rig.clock.instant
 
 
 def test_a_quarter_of_a_large_fleet_may_go_and_a_shrinking_one_has_no_lower_bar(rig) -> None:
@@ -174,7 +174,7 @@ def test_a_quarter_of_a_large_fleet_may_go_and_a_shrinking_one_has_no_lower_bar(
         done += started
         count(rig, grace=0.0)
     assert done == 20
-    assert rig.work.conditions(KIND).fleet == 80
+    assert rig.vendor()["fleet"] == 80
 
 
 def test_room_comes_back_after_a_day_where_the_breaker_never_opened(rig) -> None:
@@ -216,7 +216,7 @@ def test_what_a_vendor_keeps_is_no_release(rig) -> None:
     uninstall(rig, 15)
     assert rig.claim(limit=30, grace=0.0, keeps=True) == []
     assert phases(rig, "kept") == 15
-    assert rig.work.conditions(KIND).releases == 0
+    assert rig.counted(room.releases) == 0
 
 
 def test_rows_that_came_to_be_releasing_by_other_ways_count_too(rig) -> None:
@@ -248,7 +248,7 @@ def test_what_was_counted_before_an_approval_opens_nothing(rig, monkeypatch) -> 
 
     monkeypatch.setattr(rig.work, "_vendor_write", approved_first)
     count(rig, grace=0.0)
-    assert rig.work.conditions(KIND).breaker_opened_at is None
+    assert rig.vendor()["breaker_opened_at"] is None
 
 
 # -- concurrency and rate --------------------------------------------------------------------------

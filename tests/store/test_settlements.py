@@ -187,6 +187,18 @@ def test_an_operation_keeps_its_deadline_whatever_id_each_answer_gives_it(rig) -
     assert claim.overdue
 
 
+def test_an_operation_is_asked_about_at_its_deadline_at_the_latest(rig) -> None:
+    rig.ready()
+    more = {"delay": 7200.0, "operation_limit": 100.0}
+    rig.settle(rig.claim_one(), Phase.PROVISIONING, operation_id="a", **more)
+    assert rig.row()["due_at"] == rig.after(100)
+    rig.clock.advance(100)
+    claim = rig.claim_one()
+    assert claim.overdue
+    rig.settle(claim, Phase.PROVISIONING, operation_id="a", delay=50.0)  # the poll failed
+    assert rig.row()["due_at"] == rig.after(50), "then its back-off holds as ever"
+
+
 def test_what_a_call_begins_has_a_deadline_of_its_own(rig) -> None:
     begun = {"operation_id": "a", "delay": 0.0, "operation_limit": 100.0}
     rig.ready()

@@ -1,5 +1,6 @@
 """What status shows of a row: why it waits, and the one command that settles it."""
 
+import json
 import shlex
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -7,10 +8,10 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from nimble_lifecycle.protocol import Phase
+from nimble_lifecycle.protocol import FLEET, Phase
 from nimble_lifecycle.store import By, OperatorStore
-from nimble_lifecycle.store.models import FLEET, vendor
 from nimble_lifecycle.store.models import tenancy as t
+from nimble_lifecycle.store.models import vendor
 from nimble_lifecycle.store.standing import notices_of, standing_of
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -242,6 +243,21 @@ def test_status_joins_rows_with_what_holds_for_their_vendor(rig) -> None:
     shown = {row["kind"]: (row["reason"], row["settle"]) for row in rig.work.status()}
     assert shown == dict.fromkeys(("acme", "other"), ("Paused", RESUME_FLEET))
     assert [found.kind for found in rig.work.notices(kind="acme")] == [FLEET]
+
+
+FORGED = {"postgresql": ['{"a": 1e5000}', '{"a": ' * 3000 + "1" + "}" * 3000]}
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_status_can_be_told_as_json_whatever_the_servers_role_wrote(rig, at: int) -> None:
+    rig.ready()
+    dialect = rig.work.engine.dialect.name
+    forged = FORGED.get(dialect, [b"\xff\x00", "{"])[at]
+    name = "$1::jsonb" if dialect == "postgresql" else "?"
+    statement = f"UPDATE nimble_tenancy SET params = {name}"
+    rig.work.writing(rig.soon(), lambda at: at.exec_driver_sql(statement, (forged,)).close())
+    (row,) = json.loads(json.dumps(rig.work.status()))
+    assert isinstance(row["params"], str)
 
 
 def test_status_has_the_columns_as_keys_and_what_settles_a_row(rig) -> None:

@@ -8,6 +8,7 @@ import pytest
 from waiting import PATIENCE, comes, until
 
 from nimble_lifecycle.store import Threads
+from nimble_lifecycle.store.ports import NoThread
 
 
 def running(test: Callable[[Threads], Awaitable[None]], slots: int = 1) -> None:
@@ -91,6 +92,28 @@ def test_cancelling_the_caller_lets_the_work_finish_even_before_it_began() -> No
         await first
         await threads.run(lambda: None)
         assert done.is_set()
+
+    running(test)
+
+
+def test_what_waits_beside_is_dropped_with_its_caller() -> None:
+    async def test(threads: Threads) -> None:
+        beside, hung, begun = threads.beside(1), Hung(), threading.Event()
+        first = asyncio.ensure_future(beside.run(hung))
+        await hung.begun()
+        waiting = [
+            asyncio.ensure_future(beside.run(begun.set)),
+            asyncio.ensure_future(threads.run_both(lambda: 1, beside, lambda _: begun.set())),
+        ]
+        await asyncio.sleep(0.05)
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        assert not beside._waiting, "or as many would wait as there are calls"
+        hung.release()
+        assert await first == "late"
+        await beside.run(lambda: None)
+        assert not begun.is_set()
 
     running(test)
 
@@ -218,7 +241,7 @@ def test_where_no_thread_can_be_had_the_call_fails_and_costs_no_slot() -> None:
         with pytest.MonkeyPatch.context() as patched:
             refusing(patched)
             for _ in range(3):
-                with pytest.raises(RuntimeError, match="new thread"):
+                with pytest.raises(NoThread, match="new thread"):
                     await asyncio.wait_for(threads.run(lambda: None), PATIENCE)
         assert await asyncio.wait_for(threads.run(lambda: "served"), PATIENCE) == "served"
 

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.errors import VerbRefused
-from nimble_lifecycle.protocol import Phase, Workspace
+from nimble_lifecycle.protocol import FLEET, Phase, Workspace
 from nimble_lifecycle.store import By, OperatorStore, Step
-from nimble_lifecycle.store.models import FLEET, vendor
+from nimble_lifecycle.store.models import vendor
 from tests.store.sent import statements_sent
 
 ME = By("ada", "ticket 7")
@@ -685,7 +685,7 @@ def test_a_pause_of_another_kind_holds_nothing(rig, operator) -> None:
 
 def test_a_kind_without_rows_is_not_paused(rig, operator) -> None:
     rig.ready()
-    with pytest.raises(VerbRefused, match="no rows of this kind"):
+    with pytest.raises(VerbRefused, match="of the kind 'acne'; there are rows of 'acme'"):
         operator.pause_kind("acne", ME)
     assert "acne" not in {row["kind"] for row in rig.rows(vendor)}
 

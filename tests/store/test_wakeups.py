@@ -74,6 +74,24 @@ def test_a_notifier_whose_database_is_away_never_fails_its_caller() -> None:
         notifier.wake()
 
 
+def test_a_wake_up_for_which_no_thread_can_be_had_fails_no_caller(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with listening(postgres_url) as heard, closing(IntentStore(postgres_url)) as store:
+        heard.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            ready(store, "ws_1")
+        ready(store, "ws_2")
+        assert heard.wait(PATIENCE), "the next call tries again"
+    with monkeypatch.context() as patched, closing(IntentStore(postgres_url)) as store:
+        patched.setattr(threading.Thread, "start", refuse)
+        ready(store, "ws_3")
+
+
 def test_close_leaves_no_connection_and_no_thread(database_url: str) -> None:
     before = set(threading.enumerate())
     with warnings.catch_warnings(record=True) as caught:

@@ -18,6 +18,9 @@ from nimble_lifecycle.store.deployment import Deployment
 DONE, FAILED, WRONG_USE, SLOTS_LOST, FOREIGN_DATABASE, NEEDS_PERSON = range(6)
 """Exit codes of every command."""
 
+INTERRUPTED = 130
+"""The exit code of a worker that was told twice to stop, as of a shell's command after a Ctrl-C."""
+
 LINGER = 3.0
 """Seconds the process may take to end once it is done, or the drain is over."""
 

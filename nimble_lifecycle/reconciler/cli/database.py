@@ -9,6 +9,7 @@ from nimble_lifecycle.reconciler.cli.app import (
     DONE,
     Database,
     Named,
+    acting,
     deployment_of,
     opened,
     say,
@@ -104,6 +105,7 @@ def rekey(
     all_workspaces: Annotated[bool, Parameter(name="--all", negative=())] = False,
     kind: str | None = None,
     database_url: Database = None,
+    deployment: Named = None,
 ) -> int:
     """Move rows without a tenant to the tenant that their host has begun to name.
 
@@ -119,10 +121,12 @@ def rekey(
         Only this kind.
     database_url
         The database both halves share.
+    deployment
+        This deployment's name, if it has one.
     """
     if bool(workspace) == all_workspaces:
         raise ConfigurationError("say which workspaces: --workspace, or --all")
-    with opened(database_url) as store:
+    with acting(database_url, deployment) as store:
         moved = moved_by_rekey(store, tenant, workspace, kind=kind, actor=user())
     for each in moved:
         _tell(each, tenant)

@@ -9,10 +9,16 @@ from uuid import UUID
 from cyclopts import Parameter
 
 from nimble_lifecycle.errors import ConfigurationError
+from nimble_lifecycle.protocol import FLEET
 from nimble_lifecycle.reconciler.cli.app import DONE, AsJson, Database, Named, acting, say, user
-from nimble_lifecycle.reconciler.tables import print_json, print_notices, print_table, safe
+from nimble_lifecycle.reconciler.tables import (
+    name_of,
+    print_json,
+    print_notices,
+    print_table,
+    safe,
+)
 from nimble_lifecycle.store import By, OperatorStore
-from nimble_lifecycle.store.models import FLEET
 
 
 @Parameter(name="*")
@@ -158,8 +164,8 @@ def _with_row(
     with acting(given.database_url, given.deployment) as store:
         found = store.find(row, tenant=given.tenant, kind=given.kind)
         verb(store, found, given.who)
-        say(f"{found} {done}")
         rows = store.status(row=found)
+        say(f"{safe(name_of(rows[0]))} {done}")
         if given.as_json:
             print_json(rows[0])
         else:

@@ -2,19 +2,24 @@
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from random import SystemRandom
 
+from nimble_lifecycle.errors import ForeignDatabase
 from nimble_lifecycle.reconciler.backoff import Backoff
 from nimble_lifecycle.reconciler.cases import Wishes
 from nimble_lifecycle.reconciler.cli.app import (
     DONE,
     FAILED,
+    FOREIGN_DATABASE,
+    INTERRUPTED,
     LINGER,
     SLOTS_LOST,
     Database,
@@ -41,6 +46,9 @@ SHORT_GRACE = 600.0
 """Seconds; a shorter grace makes a reinstall likely to lose its tenancy."""
 
 DATABASE_THREADS = 4
+
+IMPATIENT = 1.0
+"""Seconds after which a Ctrl-C is one more, and not the other half of the first."""
 
 COLLECT = (50_000, 20, 20)
 """When to look for circular garbage, as `gc.set_threshold` takes it."""
@@ -167,6 +175,9 @@ async def _serve(
         with closing(listener):
             await worker.run(until_idle=exit_when_idle)
         code = SLOTS_LOST if worker.all_slots_lost else DONE
+    except ForeignDatabase:
+        code = FOREIGN_DATABASE
+        raise
     finally:
         database.close()
         threads.close()
@@ -193,22 +204,28 @@ def _drain_on_signals(stop: Callable[[], None], drain: float) -> None:
     """Call `stop` on SIGTERM and SIGINT, and end in time with a blocked event loop too.
 
     The interpreter writes each signal to a socket as it comes, whatever the main thread is doing;
-    a thread of its own reads it there.
+    a thread of its own reads it there, for ever: of a socket that is closed the number would soon
+    be another file's, and the next signal would be written into that. Further signals change
+    nothing (many who stop a process send two), but for a Ctrl-C of somebody who will not wait.
     """
     heard, said = socket.socketpair()
     said.setblocking(False)
 
-    def wait_for_signal(_open: socket.socket) -> None:
+    def wait_for_signals(_open: socket.socket) -> None:
         heard.recv(1)
+        begun = time.monotonic()
         end_after(drain + LINGER, DONE)
         stop()
+        while heard.recv(1)[0] != signal.SIGINT or time.monotonic() - begun < IMPATIENT:
+            pass
+        os._exit(INTERRUPTED)
 
     signal.set_wakeup_fd(said.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: None)
-    # The thread also keeps the socket from being closed with the last name for it.
+    # The thread also keeps the other socket from being closed with the last name for it.
     threading.Thread(
-        target=wait_for_signal, args=(said,), name="nimble-signals", daemon=True
+        target=wait_for_signals, args=(said,), name="nimble-signals", daemon=True
     ).start()
 
 

@@ -1,5 +1,6 @@
 """The commands that only look: at rows, and at the journal."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -24,8 +25,11 @@ from nimble_lifecycle.reconciler.tables import (
     print_needed,
     print_summary,
     print_table,
+    safe,
 )
 from nimble_lifecycle.store.deployment import Deployment
+from nimble_lifecycle.store.operators import unknown_kind
+from nimble_lifecycle.store.standing import Notice
 
 
 def status(
@@ -55,10 +59,15 @@ def status(
         End with 5 when something needs a person.
     """
     with opened(database_url) as store:
-        _say_whose(deployment_of(store, deployment))
+        ours = _is_ours(deployment_of(store, deployment))
         rows = store.status(kind=kind)
         notices = store.notices(kind=kind)
+        unknown = None if kind is None else unknown_kind(kind, store.kinds())
+        if unknown is not None:
+            say(safe(unknown))
         location = store.location
+    if summary or as_json:
+        _say_notices(notices)
     if summary:
         print_summary(rows, as_json=as_json)
     elif as_json:
@@ -66,7 +75,7 @@ def status(
     else:
         print_table(rows, location)
         print_needed(notices, rows)
-    needed = exit_code and (notices or any(map(needs_person, rows)))
+    needed = exit_code and (notices or not ours or any(map(needs_person, rows)))
     return NEEDS_PERSON if needed else DONE
 
 
@@ -106,9 +115,17 @@ def journal(
     return DONE
 
 
-def _say_whose(deployment: Deployment) -> None:
+def _say_notices(notices: Sequence[Notice]) -> None:
+    """Tell what needs a person besides the rows, which is no part of the data."""
+    for found in notices:
+        say(safe(found.message if found.settle is None else f"{found.message}: {found.settle}"))
+
+
+def _is_ours(deployment: Deployment) -> bool:
     """Say so where the database is another deployment's; looking at it is harmless."""
     try:
         deployment.check()
     except ForeignDatabase as error:
         say(redacted(str(error)))
+        return False
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from fnmatch import fnmatch
 from secrets import token_hex
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from fate import Fate
 from vendor import AcmeTenancy, AcmeVendor, needed
@@ -59,7 +59,7 @@ class Keyed(Acme):
 class Marked(Acme):
     """Only looks up: this Acme knows no keys, and each create makes another tenancy."""
 
-    repeatable: ClassVar[timedelta | None] = None
+    repeatable: timedelta | None = None
 
     async def _create(self, tenancy: Tenancy) -> AcmeTenancy:
         mark = needed(tenancy.idempotency_key, "idempotency key")
