@@ -44,6 +44,19 @@ def test_the_snippets_of_a_page_work(page, tmp_path):
         play(snippet, tmp_path, page)
 
 
+@pytest.mark.slow
+def test_a_strict_type_checker_takes_what_the_readme_shows(tmp_path):
+    for snippet in MarkdownIt().parse((ROOT / "README.md").read_text()):
+        named = FILE_NAME.match(snippet.content)
+        if named and named["name"] in ("server.py", "vendor.py"):
+            (tmp_path / named["name"]).write_text(snippet.content)
+    check = [sys.executable, "-m", "mypy", "--strict", "server.py", "vendor.py"]
+    done = subprocess.run(
+        check, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def play(snippet: Token, directory: Path, page: str) -> None:
     """Write or run one block."""
     named = FILE_NAME.match(snippet.content)
