@@ -1,6 +1,6 @@
 """A FastMCP server and those mounted in it, behind every wrapper, as no client sees them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fastmcp import FastMCP
 from fastmcp.server.providers import FastMCPProvider, LocalProvider, Provider
@@ -19,6 +19,35 @@ async def local_tools(server: FastMCP) -> list[tuple[FastMCP, Tool]]:
         if isinstance(provider, LocalProvider)
         for tool in await provider.list_tools()
     ]
+
+
+async def reachable_tools(server: FastMCP) -> list[Tool]:
+    """List the tools of the tree under the names that its root serves, of each name the first.
+
+    Nobody else is asked: no middleware runs, and what a proxy would fetch is left out.
+    """
+    tools = [tool for each in server.providers for tool in await _reachable_by(each)]
+    tools = await _transformed(server, tools)
+    return list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
+
+
+async def _reachable_by(provider: Provider) -> Sequence[Tool]:
+    inner: Provider | None = getattr(provider, "_inner", None)
+    if inner is not None:
+        tools = await _reachable_by(inner)
+    elif isinstance(provider, FastMCPProvider):
+        tools = await reachable_tools(provider.server)
+    elif isinstance(provider, LocalProvider):
+        return await provider.list_tools()
+    else:
+        return ()
+    return await _transformed(provider, tools)
+
+
+async def _transformed(provider: Provider, tools: Sequence[Tool]) -> Sequence[Tool]:
+    for transform in provider.transforms:
+        tools = await transform.list_tools(tools)
+    return tools
 
 
 def servers_of(server: FastMCP) -> Iterator[FastMCP]:

@@ -1,7 +1,12 @@
-"""Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`."""
+"""Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`.
 
+What such an object prints is not data: `data_to_stdout` keeps the two apart.
+"""
+
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
@@ -15,41 +20,113 @@ CANDIDATES = 5
 """Names that are proposed at most."""
 
 
+@contextmanager
+def data_to_stdout() -> Generator[None]:
+    """Keep stdout for what is written to `sys.stdout` in the block.
+
+    Whatever else writes to descriptor 1 (child processes, C code, `sys.__stdout__`), and after the
+    block everything, exit handlers included, goes to stderr, for good. A stdout that is not the
+    process's own (captured, replaced, closed) is let be.
+    """
+    if not _is_own_stdout():
+        yield
+        return
+    stdout = sys.stdout
+    stdout.flush()
+    elsewhere = _stderr()  # first, so that the data does not get the number of a closed stderr
+    data = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
+    os.dup2(elsewhere, 1)
+    os.close(elsewhere)
+    with data, redirect_stdout(data):
+        yield
+
+
 def load_target(target: str, *, fits: Callable[[object], bool] = lambda _: False) -> object:
     """Import the module of `target` and give the attribute it names (dots lead further in).
 
-    Modules are looked up from the working directory too. Whatever the code of the target raises,
-    `sys.exit` included, becomes a `TargetError` of one line. Where there is no such attribute, it
-    proposes those of a like name, or else those for which `fits` is true.
+    Modules are looked up from the working directory and its `src` too. Whatever the code of the
+    target raises, `sys.exit` included, becomes a `TargetError` of one line. Where there is no such
+    attribute, it proposes those of a like name, or else those for which `fits` is true.
     """
     place, _, attribute = target.rpartition(":")
     if not place or not attribute:
         raise TargetError(f"{target!r} names no object: write module:attr or file.py:attr")
+    module = load_module(place)
     try:
-        found = _import_file(Path(place)) if place.endswith(".py") else _import(place)
-    except (Exception, SystemExit) as error:  # the code of the target may raise anything
-        looked = f"; looked in {Path.cwd()} and on sys.path" if _lacks(place, error) else ""
-        raise TargetError(f"cannot import {place}: {_one_line(error)}{looked}") from error
-    try:
-        return reduce(getattr, attribute.split("."), found)
+        return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
-        words = f"{place} has no attribute {attribute!r}: {_instead(found, attribute, fits)}"
+        words = f"{place} has no attribute {attribute!r}: {_instead(module, attribute, fits)}"
         raise TargetError(words) from error
     except (Exception, SystemExit) as error:
-        raise TargetError(f"{place} cannot give {attribute!r}: {_one_line(error)}") from error
+        raise TargetError(f"{place} cannot give {attribute!r}: {one_line(error)}") from error
+
+
+def load_module(place: str) -> ModuleType:
+    """Import the `module` or `file.py` of a target; raises `TargetError` in one line."""
+    try:
+        return _import_file(Path(place)) if place.endswith(".py") else _import(place)
+    except (Exception, SystemExit) as error:  # the code of the target may raise anything
+        looked = f"; looked in {Path.cwd()} and on sys.path" if _lacks(place, error) else ""
+        raise TargetError(f"cannot import {place}: {one_line(error)}{looked}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Give the class of an error and its words, in one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _import(name: str) -> ModuleType:
+    source = Path.cwd() / "src"
+    if source.is_dir():
+        _search_first(source)
     _search_first(Path.cwd())
     return import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file under its own name, as if its directory were on the path."""
+    """Import a file as the module of its package, or under its own name where it has none."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no such file in {Path.cwd()}")
-    _search_first(path.resolve().parent)
-    spec = spec_from_file_location(path.stem, path.resolve())
+    path = path.resolve()
+    root = _root_of(path)
+    parts = path.relative_to(root).with_suffix("").parts
+    if len(parts) > 1 and not _is_taken(parts[0], root):
+        return _import_of_package(path, root, parts)
+    return _import_script(path)
+
+
+def _root_of(path: Path) -> Path:
+    """Give the directory from which a file can be imported, above the packages it is in."""
+    root = path.parent
+    while (root / "__init__.py").is_file() and root.name.isidentifier():
+        root = root.parent
+    return root
+
+
+def _is_taken(package: str, root: Path) -> bool:
+    """Whether another package of that name is loaded already, as a directory `mcp` would find."""
+    loaded = sys.modules.get(package)
+    if loaded is None:
+        return False
+    return Path(loaded.__file__ or "").resolve() != root / package / "__init__.py"
+
+
+def _import_of_package(path: Path, root: Path, parts: Sequence[str]) -> ModuleType:
+    """Import a file under its dotted name, so that it can say `from .models import ...`."""
+    _search_first(root)
+    sys.path.append(str(path.parent))  # last: a package's own types.py must not hide Python's
+    name = ".".join(parts).removesuffix(".__init__")
+    module = import_module(name)
+    if Path(module.__file__ or "").resolve() != path:
+        raise ImportError(f"{name} is {module.__file__}: rename one of the two")
+    return module
+
+
+def _import_script(path: Path) -> ModuleType:
+    """Import a file under its own name, as if its directory were on the path."""
+    _search_first(path.parent)
+    spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python source")
     module = module_from_spec(spec)
@@ -78,6 +155,16 @@ def _search_first(directory: Path) -> None:
         sys.path.insert(0, str(directory))
 
 
-def _one_line(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+def _is_own_stdout() -> bool:
+    try:
+        return sys.stdout.fileno() == 1 and bool(os.fstat(1))
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _stderr() -> int:
+    """Give a second descriptor of stderr, or of nothing where it is closed."""
+    try:
+        return os.dup(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)

@@ -1,12 +1,13 @@
-"""TARGET of the command lines: which object it names, and one line where it names none."""
+"""TARGET of the command lines: which object it names, or else one line, and where it prints."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from nimble_lifecycle.errors import TargetError
-from nimble_lifecycle.target import load_target
+from nimble_lifecycle.target import data_to_stdout, load_target
 
 THING = """
 from beside import word
@@ -97,3 +98,119 @@ def test_a_module_that_lacks_another_one_is_there_itself(folder: Path) -> None:
 def test_what_fits_is_proposed_where_no_name_is_alike() -> None:
     with pytest.raises(TargetError, match="did you mean Outer or Odd\\?"):
         load_target("thing:zzz", fits=lambda each: isinstance(each, type))
+
+
+@pytest.fixture
+def package(folder: Path) -> Path:
+    """Make a project whose package is in `src`, below which nothing is a script."""
+    files = {
+        "__init__.py": "",
+        "models.py": "word = 'found'",
+        "absolute.py": "from pkgx.models import word",
+        "relative.py": "from .models import word; name = __name__",
+        "sibling.py": "from models import word",
+        "types.py": "raise RuntimeError('this is not the types of Python')",
+        "deep/__init__.py": "word = 'deep'; name = __name__",
+        "deep/down.py": "from ..models import word; name = __name__",
+    }
+    for name, text in files.items():
+        path = folder / "src" / "pkgx" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("module", ["absolute", "relative", "deep.down"])
+def test_a_package_in_src_is_found_by_module_and_by_file(package: Path, module: str) -> None:
+    assert load_target(f"pkgx.{module}:word") == "found"
+    assert load_target(f"src/pkgx/{module.replace('.', '/')}.py:word") == "found"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("relative.py", "pkgx.relative"),
+        ("deep/down.py", "pkgx.deep.down"),
+        ("deep/__init__.py", "pkgx.deep"),
+    ],
+)
+def test_a_file_of_a_package_is_imported_under_its_dotted_name(
+    package: Path, file: str, name: str
+) -> None:
+    assert load_target(f"src/pkgx/{file}:name") == name
+
+
+def test_a_file_of_a_package_still_finds_its_neighbours_as_a_script_does(package: Path) -> None:
+    assert load_target("src/pkgx/sibling.py:word") == "found"
+
+
+def test_a_file_of_a_package_that_another_one_hides_is_refused(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = package / "other" / "pkgx"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("")
+    (other / "relative.py").write_text("word = 'hidden'")
+    monkeypatch.setattr(sys, "path", [str(other.parent), str(package / "src"), *sys.path])
+    with pytest.raises(TargetError) as caught:
+        load_target("src/pkgx/relative.py:word")
+    assert f"pkgx.relative is {other}/relative.py: rename one of the two" in str(caught.value)
+
+
+@pytest.mark.parametrize("directory", ["pytest", "not-a-name"])
+def test_a_file_whose_directory_cannot_be_a_package_is_a_script(
+    folder: Path, directory: str
+) -> None:
+    (folder / directory).mkdir()
+    for name, text in [("__init__", ""), ("own", "from side import word"), ("side", "word = 1")]:
+        (folder / directory / f"{name}.py").write_text(text)
+    assert load_target(f"{directory}/own.py:word") == 1
+
+
+NOISY = """
+from nimble_lifecycle.target import data_to_stdout, load_target
+
+with data_to_stdout():
+    print("data")
+    load_target("noise.py:noise")
+    print("more data")
+"""
+NOISE = """
+import atexit, os, subprocess, sys
+noise = [subprocess.run([sys.executable, "-c", "print('child')"])]
+os.write(1, b"descriptor\\n")
+sys.__stdout__.write("stream\\n")
+atexit.register(print, "exit")
+"""
+
+
+def noisy(folder: Path, redirection: str = "") -> "subprocess.CompletedProcess[str]":
+    (folder / "noise.py").write_text(NOISE)
+    (folder / "noisy.py").write_text(NOISY)
+    return subprocess.run(
+        ["sh", "-c", f'"$0" noisy.py {redirection}', sys.executable],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_only_data_goes_to_stdout_whatever_a_target_writes_there(folder: Path) -> None:
+    done = noisy(folder)
+    assert (done.returncode, done.stdout) == (0, "data\nmore data\n")
+    assert sorted(done.stderr.split()) == ["child", "descriptor", "exit", "stream"]
+
+
+def test_noise_goes_nowhere_where_stderr_is_closed(folder: Path) -> None:
+    done = noisy(folder, "2>&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "data\nmore data\n", "")
+
+
+def test_a_stdout_that_is_captured_is_let_be(capsys: pytest.CaptureFixture[str]) -> None:
+    stdout = sys.stdout
+    with data_to_stdout():
+        assert sys.stdout is stdout
+        sys.stdout.write("data\n")
+    assert capsys.readouterr().out == "data\n"

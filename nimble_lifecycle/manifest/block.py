@@ -1,19 +1,18 @@
 """The lifecycle block, and what a host would read of a server to fill it."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from fastmcp import FastMCP
-from fastmcp.utilities.versions import dedupe_with_versions
+from fastmcp.tools import Tool as FastMCPTool
+from fastmcp.utilities.versions import dedupe_with_versions, max_version
 from mcp.server import MCPServer
 from mcp_types import Tool
 
-from nimble_lifecycle.mounted import local_tools
+from nimble_lifecycle.mounted import local_tools, servers_of
 from nimble_lifecycle.protocol import LIFECYCLE_ID, Event, marked_event
+from nimble_lifecycle.target import one_line
 
 Server: TypeAlias = FastMCP[Any] | MCPServer[Any]
 """A server object: FastMCP's, or the official SDK's."""
@@ -22,21 +21,37 @@ MAX_NAME = 128
 """Longest name of a tool, in characters (MCP revision 2025-11-25, server/tools, tool names)."""
 
 
+@runtime_checkable
+class HandlesTools(Protocol):
+    """What `Lifecycle` shows of its handlers, on whichever server of a tree it is a provider."""
+
+    def handles(self, tool_name: str) -> bool:
+        """Whether a tool name is that of one of the handlers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A tool as its author registered it, whether clients see it or not."""
+    """A tool as its author registered it, whether clients see it or not.
+
+    It `replaces` a handler where one of its name was registered before, which is then gone.
+    """
 
     name: str
     server: str
     event: str | None
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The tools of a server as its clients see them, and as they were registered."""
+    """The tools of a server as its clients see them, and as they were registered.
+
+    `unheard` says of each provider that could not be asked for its tools what it raised.
+    """
 
     wire: Sequence[Tool]
     registered: Sequence[Registered] = ()
+    unheard: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +73,37 @@ async def listing_of(server: Server) -> Listing:
         return Listing(await server.list_tools())  # all that are registered: none can be hidden
     newest = dedupe_with_versions(list(await server.list_tools()), lambda tool: tool.name)
     registered = [
-        Registered(tool.name, owner.name, marked_event(tool.meta))
-        for owner, tools in groupby(await local_tools(server), itemgetter(0))
-        for tool in dedupe_with_versions([tool for _, tool in tools], lambda tool: tool.name)
+        Registered(tool.name, owner.name, marked_event(tool.meta), _replaces(owner, tool))
+        for owner, tool in _newest(await local_tools(server))
     ]
-    return Listing([tool.to_mcp_tool() for tool in newest], registered)
+    return Listing([tool.to_mcp_tool() for tool in newest], registered, await _unheard(server))
+
+
+def _newest(tools: Sequence[tuple[FastMCP, FastMCPTool]]) -> list[tuple[FastMCP, FastMCPTool]]:
+    """Leave out older versions, which no host sees; a server mounted twice still counts twice."""
+    newest: dict[tuple[int, str], str | None] = {}
+    for owner, tool in tools:
+        key = id(owner), tool.name
+        newest[key] = max_version(newest.get(key), tool.version)
+    return [(owner, tool) for owner, tool in tools if newest[id(owner), tool.name] == tool.version]
+
+
+def _replaces(owner: FastMCP, tool: FastMCPTool) -> bool:
+    """Whether a tool, which is no handler itself, has the name of one that was there before."""
+    lifecycles = [each for each in owner.providers if isinstance(each, HandlesTools)]
+    return marked_event(tool.meta) is None and any(each.handles(tool.name) for each in lifecycles)
+
+
+async def _unheard(server: FastMCP) -> list[str]:
+    """Ask each provider by itself: FastMCP leaves out the tools of one that fails."""
+    unheard = []
+    for owner in servers_of(server):
+        for provider in owner.providers:
+            try:
+                await provider.list_tools()
+            except Exception as error:  # noqa: BLE001  # a provider may raise anything
+                unheard.append(f'{provider!r} of "{owner.name}": {one_line(error)}')
+    return unheard
 
 
 def find_handlers(listing: Listing) -> Handlers:
@@ -82,12 +123,33 @@ def find_handlers(listing: Listing) -> Handlers:
                 f"the marker's event must be {' or '.join(Event)}"
             )
     for event, several in marked.items():
-        if len(several) > 1:
-            names = ", ".join(f'"{tool.name}"' for tool in several)
-            findings.append(f'event "{event}" is marked on {names}: hosts call none; keep one')
-    findings += _unseen(listing)
+        findings += _several(event, several, listing) or _unseen(event, listing)
+    findings += _replacements(listing)
     names_found = {event: found[0].name for event, found in marked.items() if found}
     return Handlers(names_found, findings, frozenset(tool.name for tool in listing.wire))
+
+
+def _several(event: Event, wire: Sequence[Tool], listing: Listing) -> list[str]:
+    """Say that an event has more than one handler, whether clients see each of them or not."""
+    if len(wire) > 1:
+        names = ", ".join(f'"{tool.name}"' for tool in wire)
+        return [f'event "{event}" is marked on {names}: hosts call none; keep one']
+    made = [
+        f'"{tool.name}" of "{tool.server}"' for tool in listing.registered if tool.event == event
+    ]
+    if len(made) > 1:
+        names = ", ".join(made)
+        return [f'event "{event}" is marked on {names}, seen or not: Lifecycle refuses; keep one']
+    return []
+
+
+def _replacements(listing: Listing) -> list[str]:
+    return [
+        f'tool "{tool.name}" of "{tool.server}" replaced the lifecycle handler of that name: '
+        "the server refuses to start; rename one, or give on_…(name=...)"
+        for tool in listing.registered
+        if tool.replaces
+    ]
 
 
 def _refusals(tool: Tool) -> Iterator[str]:
@@ -106,24 +168,22 @@ def _refusals(tool: Tool) -> Iterator[str]:
         )
 
 
-def _unseen(listing: Listing) -> Iterator[str]:
-    """Say which marked tools no host will ever see as such."""
-    seen = Counter(marked_event(tool.meta) for tool in listing.wire)
-    made = Counter(tool.event for tool in listing.registered)
-    for tool in listing.registered:
-        if tool.event not in list(Event) or seen[tool.event] >= made[tool.event]:
-            continue
-        same = [wire for wire in listing.wire if wire.name.endswith(tool.name)]
-        if any(marked_event(wire.meta) == tool.event for wire in same):
-            continue
-        label = f'tool "{tool.name}" of "{tool.server}" is marked for "{tool.event}"'
-        if same:
-            yield (
-                f'{label}, but listed as "{same[0].name}" without its marker: a proxy, transform '
-                "or later tool of that name drops its _meta; keep it"
-            )
-        else:
-            yield (
-                f"{label}, but not listed: it is hidden by a tag, disabled, or needs a right that "
-                "a host without a token lacks; show it to everybody"
-            )
+def _unseen(event: Event, listing: Listing) -> list[str]:
+    """Say that no host will ever see the one tool that is marked for an event as such."""
+    if any(marked_event(tool.meta) == event for tool in listing.wire):
+        return []
+    return [_hidden(tool, listing.wire) for tool in listing.registered if tool.event == event]
+
+
+def _hidden(tool: Registered, wire: Sequence[Tool]) -> str:
+    label = f'tool "{tool.name}" of "{tool.server}" is marked for "{tool.event}"'
+    same = [each.name for each in wire if each.name.endswith(tool.name)]
+    if same:
+        return (
+            f'{label}, but listed as "{same[0]}" without its marker: a proxy, transform '
+            "or later tool of that name drops its _meta; keep it"
+        )
+    return (
+        f"{label}, but not listed: it is hidden by a tag, disabled, or needs a right that "
+        "a host without a token lacks; show it to everybody"
+    )

@@ -1,11 +1,10 @@
 """The command `nimble-manifest`: write the lifecycle block, or fail the build on a wrong one.
 
-Findings go to stdout, one a line; everything else, what the server prints at import included, goes
-to stderr. Exit codes: 0 done or in line, 1 findings, 2 wrong use.
+Findings go to stdout, one a line; everything else, what the server prints included, goes to stderr.
+Exit codes: 0 done or in line, 1 findings, 2 wrong use.
 """
 
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +15,16 @@ from cyclopts import App, Parameter
 from nimble_lifecycle import __version__
 from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.manifest.block import find_handlers
-from nimble_lifecycle.manifest.check import Comparison, Finding, compare
+from nimble_lifecycle.manifest.check import (
+    Comparison,
+    Finding,
+    compare,
+    refuse_no_version,
+    repair,
+)
 from nimble_lifecycle.manifest.target import read_listing
 from nimble_lifecycle.protocol import HOST_VERSION
+from nimble_lifecycle.target import data_to_stdout
 
 DONE, FINDINGS, WRONG_USE = 0, 1, 2
 MANIFEST = Path("manifest.json")
@@ -32,11 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     app.command(write)
     app.command(check)
     app.command(print_block, name="print")
-    try:
-        app(arguments)
-    except ConfigurationError as error:
-        _say(f"nimble-manifest: {error}")
-        sys.exit(WRONG_USE)
+    with data_to_stdout():
+        try:
+            app(arguments)
+        except ConfigurationError as error:
+            _say(f"nimble-manifest: {error}")
+            sys.exit(WRONG_USE)
 
 
 def write(
@@ -45,6 +52,7 @@ def write(
     *,
     manifest: Path = MANIFEST,
     host_version: str | None = None,
+    entry: str | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Write the names of the server's lifecycle handlers into a manifest.
@@ -61,10 +69,12 @@ def write(
     host_version
         Raise the block's host_version to this. One that is there is never lowered; where there is
         none, 1.0 is written.
+    entry
+        The name of the one server of a catalog (`servers`) that has several.
     as_json
         One JSON object on stdout.
     """
-    found = compare(target, manifest, host_version)
+    found = compare(target, manifest, host_version, entry)
     if found.refusals:
         return _report(found.refusals, found, as_json=as_json)
     found.write()
@@ -80,6 +90,7 @@ def check(
     *,
     manifest: Path = MANIFEST,
     host_version: str | None = None,
+    entry: str | None = None,
     as_json: AsJson = False,
     github: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -94,22 +105,23 @@ def check(
         The file to look at; it is not changed.
     host_version
         The lowest host_version the block must have.
+    entry
+        The name of the one server of a catalog (`servers`) that has several.
     as_json
         One JSON object on stdout.
     github
         Findings as annotations of GitHub Actions.
     """
-    found = compare(target, manifest, host_version)
-    raised = f" --host-version {shlex.quote(host_version)}" if host_version else ""
-    repair = f"nimble-manifest write {shlex.quote(target)} --manifest {shlex.quote(str(manifest))}"
-    stale = [Finding(f"{edit.why}; run {repair}{raised}", manifest) for edit in found.edits]
+    found = compare(target, manifest, host_version, entry)
+    again = repair(target, manifest, host_version, entry)
+    stale = [Finding(f"{edit.why}; run {again}", manifest) for edit in found.edits]
     findings = [*found.refusals, *stale]
     if not findings:
         _say_state("in line", target, found)
     return _report(findings, found, as_json=as_json, github=github)
 
 
-def print_block(target: str, /) -> int:
+def print_block(target: str, /, *, host_version: str = HOST_VERSION) -> int:
     """Print the block that a manifest of the server needs, as JSON.
 
     Parameters
@@ -117,13 +129,16 @@ def print_block(target: str, /) -> int:
     target
         The server (FastMCP's, or an `MCPServer` of the SDK), or a function that makes it:
         `file.py:attr`, `module:attr`, or a fastmcp.json.
+    host_version
+        The block's host_version.
     """
+    refuse_no_version(host_version)
     handlers = find_handlers(read_listing(target))
     if handlers.findings:
         sys.stderr.writelines(f"{finding}\n" for finding in handlers.findings)
         return FINDINGS
     lifecycle = {event.block_key: name for event, name in handlers.names.items()}
-    _print_json({"host_version": HOST_VERSION, "lifecycle": lifecycle})
+    _print_json({"host_version": host_version, "lifecycle": lifecycle})
     return DONE
 
 

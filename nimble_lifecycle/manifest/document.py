@@ -1,16 +1,18 @@
 """A manifest: what is wrong with it, what must change, and the change itself.
 
-MCPB `manifest.json` files and MCP Registry entries (`server.json`, in catalogs also YAML) carry the
-same `_meta`. Only `host_version` (where missing, or asked for) and the names of the lifecycle block
-are ever changed.
+MCPB `manifest.json` files and MCP Registry entries (`server.json`, in catalogs also YAML, or one of
+several under `servers`) carry the same `_meta`; in any other file no host looks. Only
+`host_version` (where missing, or asked for) and the names of the lifecycle block are ever changed.
 """
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import ModuleType
@@ -18,14 +20,22 @@ from types import ModuleType
 import yaml
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from nimble_lifecycle.errors import ConfigurationError
 from nimble_lifecycle.manifest import json_text, yaml_text
 from nimble_lifecycle.manifest.block import Handlers
+from nimble_lifecycle.manifest.json_text import Place
 from nimble_lifecycle.protocol import HOST_ID, HOST_VERSION, Event, Json
 
 OLDEST_MANIFEST = Version("0.3")
 """First MCPB manifest version that allows `_meta`."""
+
+_ENTRY_KEYS = ("name", "description", "version")
+"""What a catalog entry must have (schema of the MCP Registry, ServerDetail)."""
+
+_ENTRY_NAME = re.compile(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+")
+"""What the `name` of a catalog entry looks like (the same)."""
 
 _HOST = ("_meta", HOST_ID)
 _LIFECYCLE = (*_HOST, "lifecycle")
@@ -92,9 +102,17 @@ class Document:
     """The text of a manifest and what it says; read with `read_document`."""
 
     text: str
-    content: dict[str, Json]
+    whole: dict[str, Json]
+    """All that the text says."""
+    place: Place
+    """Where in it the manifest is: `()`, or `("servers", 2)` in a catalog."""
     language: ModuleType
     """`json_text` or `yaml_text`: what edits such text."""
+
+    @property
+    def content(self) -> dict[str, Json]:
+        """The manifest itself."""
+        return _at(self.whole, self.place)
 
     def refusals(self, handlers: Handlers) -> list[str]:
         """Say why this manifest cannot carry the block as it is; empty where it can."""
@@ -102,7 +120,7 @@ class Document:
             manifest = Manifest.model_validate(self.content)
         except ValidationError as error:
             return [
-                f"{'.'.join(map(str, problem['loc']))}: {_words(problem['msg'])}"
+                f"{'.'.join(map(str, problem['loc']))}: {_words(problem)}"
                 for problem in error.errors()
             ]
         said: dict[str, Json] = manifest.meta.host.lifecycle.model_dump(exclude_unset=True)
@@ -139,34 +157,107 @@ class Document:
 
         Raises ConfigurationError where the text is written in a way that does not allow it.
         """
-        text = self.text
-        for edit in edits:
-            if edit.value is None:
-                text = self.language.remove(text, edit.path)
-            else:
-                text = self.language.set_value(text, edit.path, edit.value)
-        if self.language.loaded(text) != _applied(self.content, edits):
+        try:
+            text = reduce(self._with, edits, self.text)
+            in_place = self.language.loaded(text) == self._applied(edits)
+        except yaml.YAMLError:  # the text had an alias of what is gone
+            in_place = False
+        if not in_place:
             raise ConfigurationError(
-                "the block cannot be written in place: write _meta as a plain mapping first"
+                "the block cannot be written in place: write _meta as a plain mapping first, "
+                "without anchors and aliases"
             )
         return text
 
+    def _with(self, text: str, edit: Edit) -> str:
+        if edit.value is None:
+            return str(self.language.remove(text, edit.path, self.place))
+        return str(self.language.set_value(text, edit.path, edit.value, self.place))
 
-def read_document(path: Path) -> Document:
-    """Read a manifest; raises ConfigurationError where there is none or it is no object."""
+    def _applied(self, edits: Sequence[Edit]) -> dict[str, Json]:
+        """Make the edits on what the text says, as a check of what they made of the text."""
+        after = deepcopy(self.whole)
+        for edit in edits:
+            inner = _at(after, self.place)
+            for key in edit.path[:-1]:
+                inside = inner.get(key)
+                if not isinstance(inside, dict):
+                    inside = inner[key] = {}
+                inner = inside
+            if edit.value is None:
+                del inner[edit.path[-1]]
+            else:
+                inner[edit.path[-1]] = edit.value
+        return after
+
+
+def read_document(path: Path, entry: str | None = None) -> Document:
+    """Read a manifest, in a catalog of several the one named `entry`.
+
+    Raises ConfigurationError where there is none, or where it is one that no host reads.
+    """
     language = yaml_text if path.suffix.lower() in (".yaml", ".yml") else json_text
     name = "YAML" if language is yaml_text else "JSON"
     try:
         text = path.read_bytes().decode()
-        content = language.loaded(text)
+        whole = language.loaded(text)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         what = " ".join(str(error).split())
         raise ConfigurationError(f"{path} is not {name}: {what}") from error
-    if not isinstance(content, dict):
+    if not isinstance(whole, dict):
         raise ConfigurationError(f"{path} is not a manifest: its {name} is not an object")
-    return Document(text, content, language)
+    servers = whole.get("servers")
+    place = _place(servers, path, entry) if isinstance(servers, list) else ()
+    if entry is not None and not place:
+        raise ConfigurationError(f"{path} has no list of servers: leave out --entry {entry}")
+    _refuse_unread(_at(whole, place), ".".join([str(path), *map(str, place)]))
+    return Document(text, whole, place, language)
+
+
+def _place(servers: Sequence[Json], path: Path, entry: str | None) -> Place:
+    """Find the one server of a catalog that is meant."""
+    names = [server.get("name") if isinstance(server, dict) else None for server in servers]
+    meant = [at for at, name in enumerate(names) if entry is None or name == entry]
+    if len(meant) == 1:
+        return "servers", meant[0]
+    known = ", ".join(map(str, names)) or "none"
+    if entry is None:
+        raise ConfigurationError(f"{path} has {len(names)} servers: name one with --entry: {known}")
+    raise ConfigurationError(
+        f"{path} has {len(meant)} servers named {entry}: its names are {known}"
+    )
+
+
+def _at(whole: dict[str, Json], place: Place) -> dict[str, Json]:
+    """Give the manifest in what its file says; nothing where it is no object."""
+    inner: Json = whole
+    for key in place:
+        inner = inner[key]  # type: ignore[index]  # the place was found in it
+    return inner if isinstance(inner, dict) else {}
+
+
+def _refuse_unread(content: Mapping[str, Json], label: str) -> None:
+    """Raise ConfigurationError for what is neither of the two kinds that hosts read."""
+    if content.get("manifest_version") is not None or content.get("dxt_version") is not None:
+        return
+    wrapped = content.get("server")
+    if isinstance(wrapped, dict) and "name" in wrapped:
+        raise ConfigurationError(
+            f"{label} is an answer of a registry: write what is under server to a file of its own "
+            "and name that with --manifest"
+        )
+    lacking = [key for key in _ENTRY_KEYS if not isinstance(content.get(key), str)]
+    named = _ENTRY_NAME.fullmatch(str(content.get("name")))
+    if named and not lacking:
+        return
+    missing = f"no text for {', '.join(lacking)}"
+    why = missing if lacking else "a name that is not like io.github.user/tool"
+    raise ConfigurationError(
+        f"{label} is neither an MCPB manifest (it has no manifest_version) nor a catalog entry (it "
+        f"has {why}), and no host reads it: mend it, or name another file with --manifest"
+    )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -208,28 +299,19 @@ def _is_lower(said: str, asked: str) -> bool:
         return False
 
 
-def _applied(content: dict[str, Json], edits: Sequence[Edit]) -> dict[str, Json]:
-    """Make the edits on what the text says, as a check of what they made of the text."""
-    after = deepcopy(content)
-    for edit in edits:
-        inner = after
-        for key in edit.path[:-1]:
-            inside = inner.get(key)
-            if not isinstance(inside, dict):
-                inside = inner[key] = {}
-            inner = inside
-        if edit.value is None:
-            del inner[edit.path[-1]]
-        else:
-            inner[edit.path[-1]] = edit.value
-    return after
-
-
 def _mismatch(key: str, said: Json, name: str) -> str:
     if said is None:
         return f"{key} is missing, must be {json.dumps(name)}"
     return f"{key} is {json.dumps(said)}, must be {json.dumps(name)}"
 
 
-def _words(message: str) -> str:
-    return message.removeprefix("Value error, ")
+def _words(problem: ErrorDetails) -> str:
+    """Say in a manifest's own words what is wrong with a value of it."""
+    match problem["type"], problem["input"]:
+        case "string_type", (bool() | int() | float()) as value:
+            return f"{json.dumps(value)} is not text; quote it"
+        case "string_type", _:
+            return "must be text; write it in quotes, or remove it"
+        case "model_type" | "dict_type", value:
+            return f"{json.dumps(value, default=str)} is no object; make it one or remove it"
+    return problem["msg"].removeprefix("Value error, ")

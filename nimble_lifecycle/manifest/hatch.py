@@ -23,8 +23,9 @@ class ManifestHook(BuildHookInterface[BuilderConfig]):
     """Writes the lifecycle block before the files of a build are collected.
 
     `target` and `manifest` are those of `nimble-manifest write`, relative to the project;
-    `host-version` likewise. With `check = true` the file is left alone, and a stale one fails the
-    build. The server is imported, so what the project depends on is installed for the build.
+    `host-version` and `entry` likewise. With `check = true` the file is left alone, and a stale one
+    fails the build. The server is imported, so what the project depends on is installed for the
+    build.
     """
 
     PLUGIN_NAME = "nimble-manifest"
@@ -36,18 +37,19 @@ class ManifestHook(BuildHookInterface[BuilderConfig]):
     def initialize(self, version: str, build_data: dict[str, object]) -> None:
         """Bring the manifest into line; raises ConfigurationError with the findings otherwise."""
         # FastMCP takes seconds to load, and hatchling loads the hooks of every package.
-        from nimble_lifecycle.manifest.check import compare  # noqa: PLC0415
+        from nimble_lifecycle.manifest.check import compare, repair  # noqa: PLC0415
 
         manifest = Path(self._setting("manifest") or "manifest.json")
         target = self._setting("target")
         if target is None:
             raise ConfigurationError("tool.hatch.build.hooks.nimble-manifest needs a target")
+        host_version, entry = self._setting("host-version"), self._setting("entry")
         with chdir(self.root):
-            found = compare(target, manifest, self._setting("host-version"))
+            found = compare(target, manifest, host_version, entry)
             stale = [edit.why for edit in found.edits] if self.config.get("check") else []
             findings = [*(finding.words for finding in found.refusals), *stale]
             if findings:
-                again = f"; run `nimble-manifest write {target}`" if stale else ""
+                again = f"; run {repair(target, manifest, host_version, entry)}" if stale else ""
                 raise ConfigurationError(f"{manifest} is not right: {'; '.join(findings)}{again}")
             found.write()
 

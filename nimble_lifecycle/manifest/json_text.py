@@ -8,26 +8,33 @@ import json
 import re
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeAlias
 
 from nimble_lifecycle.protocol import Json
 
-_SPACE = re.compile(r"[ \t\r\n]*")
+Place: TypeAlias = tuple[str | int, ...]
+"""Keys of objects and indexes of arrays that lead to a value."""
+
+_SPACE = re.compile(r"[ \t\r\n\ufeff]*")  # some editors of Windows begin a file with the last
 _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Positions of one `"key": value` of an object."""
+    """Positions of one `"key": value` of an object, or one value of an array."""
 
-    key: str
+    key: str | int
     start: int
     value: int
     end: int
 
 
-def set_value(text: str, path: tuple[str, ...], value: Json) -> str:
-    """Set the member at `path`; objects on the way are made, and new members come last."""
-    start = _skip(text, 0)
+def set_value(text: str, path: tuple[str, ...], value: Json, place: Place = ()) -> str:
+    """Set the member at `path` of the object at `place`, which exists.
+
+    Objects on the way are made, and new members come last.
+    """
+    start = _start(text, place)
     for depth, key in enumerate(path):
         member = _find(text, start, key)
         if member is None:
@@ -37,19 +44,14 @@ def set_value(text: str, path: tuple[str, ...], value: Json) -> str:
     return text[:start] + json.dumps(value, ensure_ascii=False) + text[end:]
 
 
-def remove(text: str, path: tuple[str, ...]) -> str:
-    """Remove the member at `path`, which exists."""
-    start = _skip(text, 0)
-    for key in path[:-1]:
-        member = _find(text, start, key)
-        if member is None:
-            raise KeyError(key)
-        start = member.value
+def remove(text: str, path: tuple[str, ...], place: Place = ()) -> str:
+    """Remove the member at `path` of the object at `place`; both exist."""
+    start = _start(text, (*place, *path[:-1]))
     members = _members(text, start)
-    place = [member.key for member in members].index(path[-1])
-    gone = members[place]
-    if place > 0:
-        return text[: members[place - 1].end] + text[gone.end :]
+    at = [member.key for member in members].index(path[-1])
+    gone = members[at]
+    if at > 0:
+        return text[: members[at - 1].end] + text[gone.end :]
     if len(members) > 1:
         return text[: gone.start] + text[members[1].start :]
     return text[: start + 1] + text[_skip(text, gone.end) :]
@@ -82,24 +84,40 @@ def _layout(text: str, indentation: str | None, key: str, value: Json) -> str:
     return f"{newline}{indentation}{json.dumps(key, ensure_ascii=False)}: {body}"
 
 
-def _find(text: str, start: int, key: str) -> _Member | None:
+def _start(text: str, place: Place) -> int:
+    """Give where the value at `place` begins, which exists."""
+    start = _skip(text, 0)
+    for key in place:
+        member = _find(text, start, key)
+        if member is None:
+            raise KeyError(key)
+        start = member.value
+    return start
+
+
+def _find(text: str, start: int, key: str | int) -> _Member | None:
     """Find a member; of doubled keys the last, as parsers do."""
     return {member.key: member for member in _members(text, start)}.get(key)
 
 
 def _members(text: str, start: int) -> list[_Member]:
-    """List the members of the object that begins at `start`."""
-    members = []
+    """List the members of the object or array that begins at `start`."""
+    members: list[_Member] = []
     at = _skip(text, start + 1)
-    while text[at] != "}":
-        key, colon = _DECODER.raw_decode(text, at)
-        value = _skip(text, _skip(text, colon) + 1)
+    while text[at] not in "}]":
+        key, value = (len(members), at) if text[start] == "[" else _key(text, at)
         _, end = _DECODER.raw_decode(text, value)
         members.append(_Member(key, at, value, end))
         at = _skip(text, end)
         if text[at] == ",":
             at = _skip(text, at + 1)
     return members
+
+
+def _key(text: str, at: int) -> tuple[str, int]:
+    """Read the key at a position, and give where its value begins."""
+    key, colon = _DECODER.raw_decode(text, at)
+    return key, _skip(text, _skip(text, colon) + 1)
 
 
 def _unit(text: str) -> str | None:
@@ -131,5 +149,5 @@ def _skip(text: str, position: int) -> int:
 
 def loaded(text: str) -> Json:
     """Read a JSON document; raises ValueError."""
-    content: Json = json.loads(text)
+    content: Json = json.loads(text.removeprefix("\ufeff"))
     return content

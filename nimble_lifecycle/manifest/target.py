@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from nimble_lifecycle.errors import TargetError
 from nimble_lifecycle.manifest.block import Listing, Server, listing_of
-from nimble_lifecycle.target import load_target
+from nimble_lifecycle.target import load_module, load_target, one_line
 
 USUAL_NAMES = ("mcp", "server", "app")
 """Where FastMCP looks for the server of a file that names none (fastmcp.json, entrypoint)."""
@@ -67,19 +67,14 @@ def _from_configuration(path: Path) -> object:
     except OSError as error:
         raise TargetError(f"cannot read {path}: {error.strerror}") from error
     except (ValidationError, ValueError) as error:
-        raise TargetError(f"{path} has no source that names a file: {_one_line(error)}") from error
+        raise TargetError(f"{path} has no source that names a file: {one_line(error)}") from error
     file, _, name = source.path.partition(":")
     place = path.parent / Path(file).expanduser()
     entrypoint = source.entrypoint or name
     if entrypoint:
         return load_target(f"{place}:{entrypoint}")
-    for usual in USUAL_NAMES:
-        try:
-            found = load_target(f"{place}:{usual}")
-        except TargetError as error:
-            if "has no attribute" not in str(error):
-                raise
-            continue
+    module = load_module(str(place))
+    for found in [getattr(module, usual, None) for usual in USUAL_NAMES]:
         if isinstance(found, FastMCP):
             return found
     raise TargetError(f"{place} has no server named {', '.join(USUAL_NAMES)}: name it in {path}")
@@ -90,7 +85,7 @@ async def _listing(target: str) -> Listing:
     try:
         return await listing_of(server)
     except Exception as error:  # providers and middleware of the author may raise anything
-        words = f"the tools of {target} cannot be listed: {_one_line(error)}"
+        words = f"the tools of {target} cannot be listed: {one_line(error)}"
         raise TargetError(words) from error
 
 
@@ -99,9 +94,4 @@ async def _made(target: str, factory: object) -> object:
         made: object = factory()  # type: ignore[operator]  # it is a routine
         return await made if isinstance(made, Awaitable) else made
     except (Exception, SystemExit) as error:  # the author's function may raise anything
-        raise TargetError(f"{target} makes no server: {_one_line(error)}") from error
-
-
-def _one_line(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+        raise TargetError(f"{target} makes no server: {one_line(error)}") from error

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import yaml
 
 from nimble_lifecycle.errors import ConfigurationError
-from nimble_lifecycle.manifest.json_text import newline_of
+from nimble_lifecycle.manifest.json_text import Place, newline_of
 from nimble_lifecycle.protocol import Json
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -19,12 +19,13 @@ _UNIT = "  "
 _Member = tuple[yaml.ScalarNode, yaml.Node]
 
 
-def set_value(text: str, path: tuple[str, ...], value: str) -> str:
-    """Set the member at `path`; mappings on the way are made, and new members come last.
+def set_value(text: str, path: tuple[str, ...], value: str, place: Place = ()) -> str:
+    """Set the member at `path` of the mapping at `place`, which exists.
 
-    Raises ConfigurationError where the member stands somewhere else, behind an alias.
+    Mappings on the way are made, and new members come last. Raises ConfigurationError where the
+    member stands somewhere else, behind an alias.
     """
-    node: yaml.Node = _root(text)
+    node = _node(text, place)
     for depth, key in enumerate(path):
         found = _member(node, key)
         if found is None or _is_empty(found[1]):
@@ -33,36 +34,45 @@ def set_value(text: str, path: tuple[str, ...], value: str) -> str:
     return text[: node.start_mark.index] + _scalar(value) + text[node.end_mark.index :]
 
 
-def remove(text: str, path: tuple[str, ...]) -> str:
-    """Remove the member at `path`, which exists; a mapping that loses its last one is `{}`."""
-    node: yaml.Node = _root(text)
-    for key in path[:-1]:
-        found = _member(node, key)
-        if found is None:
-            raise KeyError(key)
-        node = found[1]
+def remove(text: str, path: tuple[str, ...], place: Place = ()) -> str:
+    """Remove the member at `path` of the mapping at `place`; both exist.
+
+    A mapping that loses its last member is `{}`, but for the outermost.
+    """
+    node = _node(text, (*place, *path[:-1]))
     members = _members(node)
-    place = [key.value for key, _ in members].index(path[-1])
+    at = [key.value for key, _ in members].index(path[-1])
     flow = _is_flow(node)
     if len(members) == 1 and len(path) > 1:
         start = node.start_mark.index
         before = text[:start] if flow else text[:start].rstrip() + " "
         return before + "{}" + text[_end(node) :]
     if flow:
-        return _remove_from_flow(text, members, place)
-    name, gone = members[place]
-    return text[: _line_start(text, name.start_mark.index)] + text[_next_line(text, _end(gone)) :]
+        return _remove_from_flow(text, members, at)
+    name, gone = members[at]
+    before = text[: _line_start(text, name.start_mark.index)]
+    after = text[_next_line(text, _end(gone)) :]
+    ends_bare = not after and not text.endswith("\n")
+    return (before.removesuffix("\n").removesuffix("\r") if ends_bare else before) + after
 
 
 def loaded(text: str) -> Json:
     """Read a YAML document as JSON would have it; raises yaml.YAMLError."""
-    content: Json = yaml.safe_load(text)
-    return content
+    return _unshared(yaml.safe_load(text))
 
 
-def _remove_from_flow(text: str, members: Sequence[_Member], place: int) -> str:
-    if place > 0:
-        return text[: _end(members[place - 1][1])] + text[_end(members[place][1]) :]
+def _unshared(value: Json) -> Json:
+    """Write out what aliases stand for, so that each place has a value of its own."""
+    if isinstance(value, dict):
+        return {key: _unshared(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_unshared(inner) for inner in value]
+    return value
+
+
+def _remove_from_flow(text: str, members: Sequence[_Member], at: int) -> str:
+    if at > 0:
+        return text[: _end(members[at - 1][1])] + text[_end(members[at][1]) :]
     return text[: members[0][0].start_mark.index] + text[members[1][0].start_mark.index :]
 
 
@@ -121,10 +131,23 @@ def _scalar(value: str) -> str:
     return value if bare else f'"{escaped}"'
 
 
-def _root(text: str) -> yaml.Node:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    assert root is not None  # noqa: S101  # its content was read before
-    return root
+def _node(text: str, place: Place) -> yaml.Node:
+    """Give the node at `place`, which exists."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert node is not None  # noqa: S101  # its content was read before
+    for key in place:
+        node = _inside(node, key)
+    return node
+
+
+def _inside(node: yaml.Node, key: str | int) -> yaml.Node:
+    if isinstance(node, yaml.SequenceNode):
+        items: Sequence[yaml.Node] = node.value
+        return items[int(key)]
+    found = _member(node, str(key))
+    if found is None:
+        raise KeyError(key)
+    return found[1]
 
 
 def _members(node: yaml.Node) -> list[_Member]:

@@ -5,7 +5,6 @@ FastMCP puts registered extensions into the 2026 `server/discover` result by its
 extension object: FastMCP runs only the first mounted server's copy.
 """
 
-import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -18,11 +17,9 @@ from fastmcp.tools import Tool
 from mcp_types import CallToolRequestParams, InitializeRequest, InitializeResult
 
 from nimble_lifecycle.errors import HandlerError
-from nimble_lifecycle.mounted import local_tools, servers_of
+from nimble_lifecycle.mounted import local_tools, reachable_tools, servers_of
 from nimble_lifecycle.protocol import LIFECYCLE_ID, marked_event
 from nimble_lifecycle.server.ready import NotReady
-
-logger = logging.getLogger(__name__)
 
 
 class LifecycleExtension(ServerExtension):
@@ -43,7 +40,7 @@ class LifecycleExtension(ServerExtension):
         """
         await refuse_two_handlers(self.server)
         await refuse_cached_handlers(self.server)
-        listed = await _listed(self.server)
+        listed = await reachable_tools(self.server)
         await refuse_replaced_handlers(self.server, listed)
         calls = CallsOfTree(listed)
         with innermost(self.server, AdvertiseOnInitialize()), innermost(self.server, calls):
@@ -140,7 +137,6 @@ async def refuse_replaced_handlers(server: FastMCP, listed: Sequence[Tool]) -> N
                 f"Another tool stands in the place of {tool.name!r} of {owner.name!r}, which"
                 f" answers the lifecycle event {event!r}. Rename one, or give on_…(name=...)."
             )
-        logger.warning("%r of %r is hidden, and no host will call it", tool.name, owner.name)
 
 
 async def refuse_cached_handlers(server: FastMCP) -> None:
@@ -150,7 +146,7 @@ async def refuse_cached_handlers(server: FastMCP) -> None:
     """
     for each in servers_of(server):
         caches = [cache for cache in map(_cached_by, each.middleware) if cache is not None]
-        tools = await _listed(each) if caches else ()
+        tools = await reachable_tools(each) if caches else ()
         handlers = [tool.name for tool in tools if marked_event(tool.meta) is not None]
         cached = [name for name in handlers if any(is_cached(name) for is_cached in caches)]
         if cached:
@@ -159,12 +155,6 @@ async def refuse_cached_handlers(server: FastMCP) -> None:
                 " from its cache, and no second install would be heard. Give it"
                 f" call_tool_settings={{'excluded_tools': {handlers!r}}}."
             )
-
-
-async def _listed(server: FastMCP) -> Sequence[Tool]:
-    """List the tools that a client may meet: of several of one name FastMCP serves the first."""
-    tools = await server.list_tools(run_middleware=False)
-    return list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
 
 
 def _cached_by(middleware: Middleware) -> Callable[[str], bool] | None:

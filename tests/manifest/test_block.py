@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from fastmcp import FastMCP
 from fastmcp.server.auth import require_scopes
+from fastmcp.server.providers import Provider
 from fastmcp.server.transforms import Transform
 from mcp.types import Tool, ToolExecution
 
@@ -155,6 +156,34 @@ class Stripped(Transform):
 
     async def list_tools(self, tools):
         return [tool.model_copy(update={"meta": None}) for tool in tools]
+
+
+def test_a_second_handler_that_clients_do_not_see_is_a_finding(server):
+    server.tool(lambda: "", name="second", meta=READY)
+    server.disable(names={"second"})
+    assert handlers(server).findings == [
+        'event "ready" is marked on "workspace_ready" of "acme", "second" of "acme", '
+        "seen or not: Lifecycle refuses; keep one"
+    ]
+
+
+class Deaf(Provider):
+    """A provider that cannot say what its tools are."""
+
+    async def list_tools(self):
+        raise ConnectionError("not now")
+
+    def __repr__(self):
+        return "Deaf()"
+
+
+def test_what_does_not_list_its_tools_is_told_and_the_rest_is_found(server):
+    server.add_provider(Deaf())
+    parent = FastMCP("parent")
+    parent.mount(server, namespace="mail")
+    listing = asyncio.run(listing_of(parent))
+    assert listing.unheard == ['Deaf() of "acme": ConnectionError: not now']
+    assert find_handlers(listing).names[Event.READY] == "mail_workspace_ready"
 
 
 def test_a_marker_that_is_lost_on_the_way_is_a_finding(server):

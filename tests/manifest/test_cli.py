@@ -1,5 +1,6 @@
 """`nimble-manifest` as a build calls it: files in, file and exit code out."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from fastmcp import Client
 
 from nimble_lifecycle.manifest.cli import main
 from nimble_lifecycle.protocol import HOST_ID
@@ -42,6 +44,44 @@ twice = FastMCP("twice")
 twice.mount(mcp, namespace="a")
 twice.mount(mcp, namespace="b")
 """
+REFUSED = """
+from fastmcp import FastMCP
+from nimble_lifecycle import Lifecycle
+
+def made(name: str) -> FastMCP:
+    mcp = FastMCP(name)
+    Lifecycle(mcp).on_ready(name="workspace_ready")(lambda: "up")
+    return mcp
+
+def replaced():
+    mcp = made("acme")
+    mcp.tool(lambda: "mine", name="workspace_ready")
+    return mcp
+
+def replaced_on_a_mount():
+    parent = FastMCP("parent")
+    parent.mount(replaced(), namespace="mail")
+    return parent
+
+def two_of_a_name():
+    parent = FastMCP("parent")
+    parent.mount(made("one"))
+    parent.mount(made("two"))
+    return parent
+
+def mounted_twice():
+    parent, acme = FastMCP("parent"), made("acme")
+    parent.mount(acme)
+    parent.mount(acme)
+    return parent
+
+def one_of_two_hidden():
+    parent, two = FastMCP("parent"), made("two")
+    two.disable(names={"workspace_ready"})
+    parent.mount(made("one"), namespace="one")
+    parent.mount(two, namespace="two")
+    return parent
+"""
 WITH_LIFECYCLE = """
 from fastmcp import FastMCP
 from nimble_lifecycle import Lifecycle
@@ -73,6 +113,7 @@ MANIFEST = {
         "mcp_config": {"command": "python", "args": ["server.py"]},
     },
 }
+ENTRY = {"name": "io.acme/outreach", "description": "Campaigns", "version": "1.0.0"}
 NAMES = {"on_ready": "workspace_ready", "on_removing": "workspace_removing"}
 
 
@@ -225,9 +266,21 @@ def test_a_symbolic_link_stays_one():
         ({"manifest_version": "0.1"}, "manifest_version: 0.1 does not allow _meta"),
         ({"dxt_version": "0.2"}, "dxt_version: 0.2 does not allow _meta"),
         ({"manifest_version": "new"}, "manifest_version: 'new' is not a version"),
-        ({"_meta": []}, "_meta: Input should be"),
-        ({"_meta": {HOST_ID: {"host_version": 1.0}}}, f"_meta.{HOST_ID}.host_version: Input"),
-        ({"_meta": {HOST_ID: {"lifecycle": "x"}}}, f"_meta.{HOST_ID}.lifecycle: Input"),
+        ({"manifest_version": 0.3}, "manifest_version: 0.3 is not text; quote it"),
+        ({"_meta": []}, "_meta: [] is no object; make it one or remove it"),
+        ({"_meta": None}, "_meta: null is no object; make it one or remove it"),
+        (
+            {"_meta": {HOST_ID: {"host_version": 1.5}}},
+            f"_meta.{HOST_ID}.host_version: 1.5 is not text; quote it",
+        ),
+        (
+            {"_meta": {HOST_ID: {"host_version": None}}},
+            f"_meta.{HOST_ID}.host_version: must be text; write it in quotes, or remove it",
+        ),
+        (
+            {"_meta": {HOST_ID: {"lifecycle": None}}},
+            f"_meta.{HOST_ID}.lifecycle: null is no object; make it one or remove it",
+        ),
     ],
 )
 def test_a_manifest_that_cannot_carry_the_block_is_refused(command, fields, words, capsys):
@@ -249,6 +302,60 @@ def test_handlers_that_hosts_would_refuse_are_never_written(command, capsys):
         "hosts call none; keep one"
         for event in ("ready", "removing")
     ]
+
+
+@pytest.mark.parametrize("command", ["write", "check", "print"])
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        (
+            "replaced",
+            'tool "workspace_ready" of "acme" replaced the lifecycle handler of that name',
+        ),
+        ("replaced_on_a_mount", 'tool "workspace_ready" of "acme" replaced the lifecycle handler'),
+        ("two_of_a_name", 'marked on "workspace_ready" of "one", "workspace_ready" of "two", seen'),
+        ("mounted_twice", 'is marked on "workspace_ready" of "acme", "workspace_ready" of "acme"'),
+        ("one_of_two_hidden", 'on "workspace_ready" of "one", "workspace_ready" of "two", seen'),
+    ],
+)
+def test_a_server_that_refuses_to_start_is_refused_here_too(command, factory, words, capsys):
+    Path("refused.py").write_text(REFUSED)
+    before = Path("manifest.json").read_bytes()
+    assert run(command, f"refused.py:{factory}") == 1
+    assert Path("manifest.json").read_bytes() == before
+    out, err = capsys.readouterr()
+    said = err if command == "print" else out
+    assert said.count(words) == 1
+
+
+@pytest.mark.parametrize("factory", ["replaced", "two_of_a_name", "one_of_two_hidden"])
+def test_what_is_refused_here_does_not_start(factory, monkeypatch, project):
+    monkeypatch.setenv("NIMBLE_DATABASE_URL", f"sqlite:///{project}/rows.db")
+    scope: dict = {}
+    exec(REFUSED, scope)
+
+    async def start() -> None:
+        async with Client(scope[factory]()):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"Two tools answer|has another tool named"):
+        asyncio.run(start())
+
+
+@pytest.mark.parametrize("command", ["write", "check"])
+def test_no_name_is_removed_while_a_part_of_the_server_is_down(command, capsys):
+    save(with_block({"host_version": "1.0", "lifecycle": NAMES}))
+    before = Path("manifest.json").read_bytes()
+    Path("gateway.py").write_text(
+        "from fastmcp import FastMCP\nfrom fastmcp.server import create_proxy\n"
+        "mcp = FastMCP('gateway')\n"
+        "mcp.mount(create_proxy('http://127.0.0.1:9/mcp', name='remote'), namespace='far')\n"
+    )
+    assert run(command, "gateway.py:mcp") == 2
+    assert Path("manifest.json").read_bytes() == before
+    said = capsys.readouterr().err
+    assert "no name is removed from manifest.json while a part of gateway.py:mcp does not" in said
+    assert 'ProxyProvider() of "remote": ' in said
 
 
 def test_check_prints_a_line_per_finding_that_says_what_to_do(capsys):
@@ -297,6 +404,35 @@ def test_a_file_that_is_no_manifest_is_one_line_and_exit_code_two(content, capsy
     assert "manifest.json" in line
 
 
+NO_MANIFESTS = {
+    "nothing": ({}, "it has no text for name, description, version)"),
+    "package.json": (
+        {"name": "acme", "description": "Campaigns", "version": "1.0.0"},
+        "it has a name that is not like io.github.user/tool)",
+    ),
+    "incomplete entry": ({**ENTRY, "version": 1.0}, "it has no text for version)"),
+    "registry answer": ({"server": ENTRY, "_meta": {}}, "write what is under server to a file"),
+    "list of answers": (
+        {"servers": [{"server": ENTRY}]},
+        "servers.0 is an answer of a registry",
+    ),
+    "empty catalog": ({"servers": []}, "has 0 servers: name one with --entry: none"),
+    "catalog of texts": ({"servers": ["x"]}, "cat.json.servers.0 is neither an MCPB manifest"),
+}
+
+
+@pytest.mark.parametrize("command", ["write", "check"])
+@pytest.mark.parametrize("kind", NO_MANIFESTS)
+def test_a_file_where_no_host_looks_is_wrong_use_and_stays(command, kind, capsys):
+    content, words = NO_MANIFESTS[kind]
+    Path("cat.json").write_text(json.dumps(content))
+    assert run(command, "server.py:mcp", "--manifest", "cat.json") == 2
+    assert Path("cat.json").read_text() == json.dumps(content)
+    out, err = capsys.readouterr()
+    [line] = [line for line in err.splitlines() if line != "imported"]
+    assert (out, words in line) == ("", True), line
+
+
 def test_wrong_arguments_are_exit_code_two(capsys):
     assert run("write") == 2
     assert run("write", "server.py:mcp", "--nothing") == 2
@@ -318,6 +454,33 @@ def test_the_command_keeps_what_the_server_prints_off_stdout(project):
     assert done.stdout == ""
     assert done.stderr.splitlines()[0] == "imported"
     assert load()["_meta"][HOST_ID]["lifecycle"] == NAMES
+
+
+NOISY = """
+import atexit, os, subprocess, sys
+subprocess.run(["echo", "child"])
+os.write(1, b"descriptor\\n")
+sys.__stdout__.write("stream\\n")
+atexit.register(print, "exit")
+from server import mcp
+"""
+
+
+@pytest.mark.parametrize("arguments", [["print"], ["check", "--json"], ["write", "--json"]])
+def test_stdout_is_json_whatever_the_server_writes_there(project, arguments):
+    Path("noisy.py").write_text(NOISY)
+    command, *options = arguments
+    code = "from nimble_lifecycle.manifest.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, "noisy.py:mcp", *options],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert json.loads(done.stdout)["lifecycle"] == NAMES
+    assert {"child", "descriptor", "stream", "exit"} <= set(done.stderr.split())
 
 
 @pytest.mark.skipif(not SCHEMAS.is_dir(), reason=f"the published schemas are not in {SCHEMAS}")
@@ -355,6 +518,99 @@ def test_a_catalog_entry_in_yaml_keeps_its_comments():
     assert run("check", "server.py:mcp", "--manifest", "entry.yaml") == 0
 
 
+CATALOG = """\
+servers:
+  # Somebody's
+  - name: io.other/tool
+    description: Theirs
+    version: 2.0.0
+    _meta: {ai.nimblebrain/host: {host_version: "1.0", lifecycle: {on_ready: theirs}}}
+  - name: io.acme/outreach  # ours
+    description: Campaigns
+    version: 1.0.0
+    packages: []
+  - name: io.other/last
+    description: Theirs
+    version: 3.0.0
+"""
+BLOCK_IN_CATALOG = """\
+    _meta:
+      "ai.nimblebrain/host":
+        host_version: "1.0"
+        lifecycle:
+          on_ready: workspace_ready
+          on_removing: workspace_removing
+"""
+
+
+def test_one_server_of_a_catalog_gets_the_block_and_the_others_stay(capsys):
+    path = Path("catalog.yaml")
+    path.write_text(CATALOG)
+    ours = ("--manifest", "catalog.yaml", "--entry", "io.acme/outreach")
+    assert run("check", "server.py:mcp", *ours) == 1
+    assert f"run nimble-manifest write server.py:mcp {' '.join(ours)}\n" in capsys.readouterr().out
+    assert run("write", "server.py:mcp", *ours) == 0
+    after = "    packages: []\n"
+    assert path.read_text() == CATALOG.replace(after, after + BLOCK_IN_CATALOG)
+    assert run("check", "server.py:mcp", *ours) == 0
+    assert run("write", "server.py:plain", *ours) == 0
+    assert yaml.safe_load(path.read_text())["servers"][0] == yaml.safe_load(CATALOG)["servers"][0]
+    assert "on_ready: workspace_ready" not in path.read_text()
+
+
+def test_the_only_server_of_a_catalog_needs_no_entry():
+    before = json.dumps({"servers": [ENTRY], "theirs": [1, {"a": 2}]}, indent=4)
+    Path("catalog.json").write_text(before)
+    assert run("write", "server.py:mcp", "--manifest", "catalog.json") == 0
+    block = {"host_version": "1.0", "lifecycle": NAMES}
+    after = {"servers": [{**ENTRY, "_meta": {HOST_ID: block}}], "theirs": [1, {"a": 2}]}
+    assert Path("catalog.json").read_text() == json.dumps(after, indent=4)
+    assert run("write", "server.py:plain", "--manifest", "catalog.json") == 0
+    assert "workspace_ready" not in Path("catalog.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["catalog.yaml"], "has 3 servers: name one with --entry: io.other/tool, io.acme/outreach"),
+        (["catalog.yaml", "--entry", "io.x/y"], "has 0 servers named io.x/y: its names are io.oth"),
+        (["manifest.json", "--entry", "x"], "has no list of servers: leave out --entry x"),
+    ],
+)
+def test_a_server_that_is_not_found_in_a_catalog_is_wrong_use(arguments, words, capsys):
+    Path("catalog.yaml").write_text(CATALOG)
+    assert run("write", "server.py:mcp", "--manifest", *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert Path("catalog.yaml").read_text() == CATALOG
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        "_meta: &m {theirs: {a: 1}}\nz: *m\n",
+        '_meta: {ai.nimblebrain/host: {host_version: &v "1.0"}}\nz: *v\n',
+        "_meta: {ai.nimblebrain/host: {lifecycle: {on_ready: &v old}}}\nz: *v\n",
+    ],
+)
+def test_a_block_that_an_alias_shows_elsewhere_too_is_not_written(meta, capsys):
+    text = f"name: io.acme/outreach\ndescription: Campaigns\nversion: 1.0.0\n{meta}"
+    Path("entry.yaml").write_text(text)
+    written = run("write", "server.py:mcp", "--manifest", "entry.yaml", "--host-version", "1.5")
+    assert written == 2
+    assert "cannot be written in place" in capsys.readouterr().err
+    assert Path("entry.yaml").read_text() == text
+
+
+def test_a_byte_order_mark_at_the_beginning_stays():
+    path = Path("manifest.json")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert run("write", "server.py:mcp") == 0
+    written = path.read_bytes().decode()
+    assert json.loads(written.removeprefix("\ufeff"))["_meta"][HOST_ID]["lifecycle"] == NAMES
+    assert written.startswith('\ufeff{\n  "manifest_version"')
+    assert run("check", "server.py:mcp") == 0
+
+
 @pytest.mark.skipif(not SCHEMAS.is_dir(), reason=f"the published schemas are not in {SCHEMAS}")
 def test_what_is_written_into_a_catalog_entry_satisfies_the_registrys_schema():
     schema = json.loads((SCHEMAS / "mcp-server-detail.schema.json").read_text())
@@ -389,7 +645,7 @@ def test_a_version_of_a_host_yet_unknown_is_kept():
 def test_a_value_of_meta_that_is_no_object_is_refused_as_mcpb_does(capsys):
     save({**MANIFEST, "_meta": {"theirs": "text"}})
     assert run("write", "server.py:mcp") == 1
-    assert capsys.readouterr().out.startswith("manifest.json: _meta.theirs: Input should be")
+    assert capsys.readouterr().out.startswith('manifest.json: _meta.theirs: "text" is no obj')
 
 
 def test_a_handler_that_only_the_manifest_names_is_a_finding_and_stays(capsys):
@@ -410,6 +666,9 @@ def test_print_gives_the_block_and_needs_no_file(capsys):
     assert run("print", "server.py:mcp") == 0
     out = capsys.readouterr().out
     assert json.loads(out) == {"host_version": "1.0", "lifecycle": NAMES}
+    assert run("print", "server.py:mcp", "--host-version", "1.5") == 0
+    assert json.loads(capsys.readouterr().out)["host_version"] == "1.5"
+    assert run("print", "server.py:mcp", "--host-version", "new") == 2
 
 
 def test_findings_as_json(capsys):
@@ -523,6 +782,23 @@ def test_a_fastmcp_json_that_leads_nowhere_is_one_line(configuration, words, cap
         Path("fastmcp.json").write_text(configuration)
     assert run("print", "fastmcp.json") == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("thing = 1", "has no server named mcp, server, app"),
+        ("[].nothing", "AttributeError: 'list' object has no attribute 'nothing'"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_the_file_of_a_fastmcp_json_is_executed_once_and_its_own_error_told(text, words, capsys):
+    note = "with open('executed', 'a') as file: file.write('x')"
+    Path("other.py").write_text(f"{note}\n{text}\n")
+    Path("fastmcp.json").write_text('{"source": {"path": "other.py"}}')
+    assert run("print", "fastmcp.json") == 2
+    assert words in capsys.readouterr().err
+    assert Path("executed").read_text() == "x"
 
 
 def test_the_same_input_gives_the_same_bytes_whatever_is_around(project):

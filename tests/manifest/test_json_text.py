@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nimble_lifecycle.manifest.json_text import remove, set_value
+from nimble_lifecycle.manifest.json_text import loaded, remove, set_value
 
 KEYS = st.sampled_from(["_meta", "host", "lifecycle", "a", 'q"uote', "é"])
 VALUES = st.recursive(
@@ -36,6 +36,7 @@ LAYOUTS = st.sampled_from(
     ]
 )
 PATH = ("_meta", "host", "on_ready")
+PLACES = st.sampled_from([(), ("servers", 0), ("servers", 2)])
 
 
 def shared_start(one: str, other: str) -> int:
@@ -56,22 +57,39 @@ def test_a_set_value_is_there_and_everything_else_is_as_before(document, layout,
     assert set_value(changed, PATH, "tool") == changed
 
 
+def placed(document: dict, place: tuple[str | int, ...]) -> object:
+    """Give a document that has another one at a place, among others."""
+    if not place:
+        return document
+    servers = [1, [], {}]
+    servers[place[1]] = document
+    return {"a": {}, "servers": servers}
+
+
 @settings(deadline=None)
-@given(DOCUMENTS, LAYOUTS)
-def test_a_new_member_is_one_insertion_that_can_be_taken_out_again(document, layout):
+@given(DOCUMENTS, LAYOUTS, PLACES)
+def test_a_new_member_is_one_insertion_that_can_be_taken_out_again(document, layout, place):
     document.get("_meta", {}).get("host", {}).pop("on_ready", None)
-    text = json.dumps(document, **layout)
-    changed = set_value(text, PATH, "tool")
+    whole = placed(document, place)
+    text = json.dumps(whole, **layout)
+    changed = set_value(text, PATH, "tool", place)
 
     assert shared_start(text, changed) + shared_start(text[::-1], changed[::-1]) >= len(text)
 
     document.setdefault("_meta", {}).setdefault("host", {})
-    assert json.loads(remove(changed, PATH)) == document
+    assert json.loads(remove(changed, PATH, place)) == whole
 
 
 def test_what_a_parser_would_rewrite_stays_as_it_was_written():
     text = '{\n  "n": 1.0e5, "u": "\\u00e9é",\n  "list": [1,2,\n 3],"x" : {"y":1} }'
     assert set_value(text, ("x", "y"), "z") == text.replace('"y":1', '"y":"z"')
+
+
+def test_a_byte_order_mark_is_read_over_and_stays():
+    text = set_value('\ufeff{\n\t"a": 1\n}', ("m", "k"), "v")
+    assert text == '\ufeff{\n\t"a": 1,\n\t"m": {\n\t\t"k": "v"\n\t}\n}'
+    assert loaded(text) == {"a": 1, "m": {"k": "v"}}
+    assert remove(text, ("m",)) == '\ufeff{\n\t"a": 1\n}'
 
 
 def test_of_doubled_keys_the_one_that_parsers_see_is_set():

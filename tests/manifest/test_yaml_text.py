@@ -1,7 +1,5 @@
 """YAML is changed where it must be and nowhere else; comments stay."""
 
-import copy
-
 import pytest
 import yaml
 from hypothesis import given
@@ -89,6 +87,10 @@ def test_a_new_member_is_laid_out_like_its_surroundings(text, changed):
     [
         ("a: 1\nb: 2  # two\nc: 3\n", "a: 1\nc: 3\n"),
         ("b: 2\n", ""),
+        ("b: 2", ""),
+        ("a: 1\nb: 2", "a: 1"),
+        ("a: 1\r\nb: 2  # two", "a: 1"),
+        ("a: |\n  one\nb: 2", "a: |\n  one"),
         ("b: |\n  two\n  lines\nc: 3\n", "c: 3\n"),
         ("{a: 1, b: 2}\n", "{a: 1}\n"),
         ("{b: 2, a: 1}\n", "{a: 1}\n"),
@@ -96,6 +98,18 @@ def test_a_new_member_is_laid_out_like_its_surroundings(text, changed):
 )
 def test_a_removed_member_takes_its_line_or_its_comma_with_it(text, changed):
     assert remove(text, ("b",)) == changed
+
+
+def test_what_was_added_at_the_end_of_a_file_goes_without_a_trace():
+    for text in ("name: a", "name: a\n", "name: a\r\n"):
+        assert remove(set_value(text, ("v",), "1"), ("v",)) == text
+
+
+def test_an_alias_is_read_as_a_value_of_its_own():
+    content = loaded("a: &a {b: [1]}\nc: *a\n")
+    assert content == {"a": {"b": [1]}, "c": {"b": [1]}}
+    assert content["a"] is not content["c"]
+    assert content["a"]["b"] is not content["c"]["b"]
 
 
 def test_a_mapping_that_loses_its_last_member_stays_a_mapping():
@@ -125,13 +139,19 @@ HOSTS = st.dictionaries(KEYS, TREES, max_size=3)
     name=st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=12),
     flow=st.sampled_from([None, True, False]),
     indent=st.sampled_from([2, 4]),
+    place=st.sampled_from([(), ("servers", 1)]),
 )
-def test_a_set_value_is_there_and_everything_else_is_as_before(entry, host, name, flow, indent):
+def test_a_set_value_is_there_and_everything_else_is_as_before(
+    entry, host, name, flow, indent, place
+):
     entry["_meta"] = {**(entry["_meta"] if isinstance(entry.get("_meta"), dict) else {})}
     entry["_meta"]["ai.nimblebrain/host"] = host
     if not isinstance(host.get("lifecycle"), dict):
         host.pop("lifecycle", None)
-    text = yaml.safe_dump(entry, default_flow_style=flow, indent=indent, sort_keys=False)
-    expected = copy.deepcopy(entry)
-    expected["_meta"]["ai.nimblebrain/host"].setdefault("lifecycle", {})["on_ready"] = name
-    assert loaded(set_value(text, READY, name)) == expected
+    whole = {"servers": [{"a": 1}, entry, "last"]} if place else entry
+    text = yaml.safe_dump(whole, default_flow_style=flow, indent=indent, sort_keys=False)
+    changed = set_value(text, READY, name, place)
+    host.setdefault("lifecycle", {})["on_ready"] = name
+    assert loaded(changed) == whole
+    del host["lifecycle"]["on_ready"]
+    assert loaded(remove(changed, READY, place)) == whole

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 from fastmcp import Client, FastMCP
+from fastmcp.server.middleware import Middleware
 from fastmcp.server.middleware.caching import ResponseCachingMiddleware
+from fastmcp.server.providers import Provider
 
 from nimble_lifecycle import Lifecycle, Tenancy
 from nimble_lifecycle.errors import HandlerError
@@ -88,9 +90,10 @@ async def test_a_cache_that_would_answer_in_a_handlers_place_is_refused(sqlite_u
     assert f"{{'excluded_tools': {names!r}}}" in await refused(server)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"enabled": False}, {"excluded_tools": ["up", "down"]}, {"included_tools": ["x"]}]
-)
+NO_HANDLERS = {"excluded_tools": ["up", "down"]}
+
+
+@pytest.mark.parametrize("settings", [{"enabled": False}, NO_HANDLERS, {"included_tools": ["x"]}])
 async def test_a_cache_that_leaves_handlers_alone_is_none_of_ours(sqlite_table, settings):
     mcp, _ = acme(sqlite_table.url)
     mcp.add_middleware(ResponseCachingMiddleware(call_tool_settings=settings))
@@ -110,10 +113,32 @@ async def test_a_tool_in_a_handlers_place_is_refused_wherever_it_is_from(sqlite_
     assert "Rename one" in said
 
 
-async def test_a_handler_that_is_hidden_is_told_and_served(sqlite_table, caplog):
+async def test_a_handler_and_another_servers_tool_of_its_name_are_two(sqlite_table):
     mcp, _ = acme(sqlite_table.url)
-    mcp.disable(names={"down"})
-    async with Client(mcp) as client:
-        await client.call_tool("up", {})
-    assert "'down' of 'acme' is hidden" in caplog.text
-    assert len(sqlite_table.rows()) == 1
+    root = FastMCP("root")
+    root.mount(mcp, namespace="a")
+    root.tool(name="up")(lambda x: f"no handler {x}")
+    async with Client(root) as client:
+        assert (await client.call_tool("up", {"x": 1})).content[0].text == "no handler 1"
+        assert (await client.call_tool("a_up", {"x": 1})).content[0].text == "up"
+
+
+async def test_what_is_looked_at_at_start_runs_no_middleware_and_asks_nobody_else(sqlite_table):
+    class Counting(Middleware):
+        async def on_list_tools(self, context, call_next):
+            listings.append(context.method)
+            return await call_next(context)
+
+    class Remote(Provider):
+        async def _list_tools(self):
+            listings.append("remote")
+            return []
+
+    listings = []
+    mcp, _ = acme(sqlite_table.url)
+    mcp.add_middleware(Counting())
+    root = FastMCP("root", middleware=[ResponseCachingMiddleware(call_tool_settings=NO_HANDLERS)])
+    root.mount(mcp)
+    root.add_provider(Remote())
+    async with Client(root):
+        assert listings == ["remote"], "FastMCP itself asks it once"
