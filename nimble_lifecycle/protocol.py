@@ -33,6 +33,9 @@ MAX_EXTERNAL_ID_BYTES: Final = 2048
 """Largest id a vendor may give, in bytes of UTF-8: PostgreSQL indexes no more than 2704 with the
 kind."""
 
+LARGEST_NUMBER: Final = 2**31 - 1
+"""The largest number of an integer column; the server's role can write it there."""
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and halves of characters, which no database can store."""

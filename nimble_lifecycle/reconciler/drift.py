@@ -24,7 +24,7 @@ class Drift:
         self._lag = lag
 
     async def is_sure(self, claim: Claim) -> bool:
-        """Note that the resource of a claim is gone; give whether that was seen often enough.
+        """Note that the resource of a claim is gone; give whether that is confirmed.
 
         To be asked before the claim is settled: what succeeds after that voids the sighting.
         """

@@ -9,6 +9,7 @@ from shlex import quote
 from uuid import UUID
 
 from nimble_lifecycle.store.sightings import Breaker, Sort
+from nimble_lifecycle.store.views import plain
 
 
 class Outcome(StrEnum):
@@ -21,7 +22,7 @@ class Outcome(StrEnum):
     DONE = "done"
     """Its release was asked for or begun, or its next incarnation was made."""
     CHANGED = "changed"
-    """Nothing: a moment later it was no longer so."""
+    """Nothing: the finding no longer held."""
     HELD = "held"
     """Nothing: the breaker is open."""
 
@@ -132,7 +133,7 @@ class Report:
     def as_json(self) -> dict[str, object]:
         """Give it as plain values; the keys are the names of the fields."""
         findings = [
-            {name: _plain(value) for name, value in asdict(each).items()} for each in self.findings
+            {name: plain(value) for name, value in asdict(each).items()} for each in self.findings
         ]
         lists = {"inventory": self.inventory, "installations": self.installations}
         return {
@@ -153,9 +154,3 @@ def spoken(seconds: float) -> str:
             count = int(seconds // length)
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return "less than a minute"
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return str(value) if isinstance(value, UUID) else value

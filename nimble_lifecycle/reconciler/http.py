@@ -43,7 +43,9 @@ class Call(IntEnum):
     """Reads a collection; a 404 says that the address is wrong, never that nothing is there."""
 
 
-Row: TypeAlias = tuple[type[VendorError], type[VendorError], type[VendorError], type[VendorError]]
+Outcomes: TypeAlias = tuple[
+    type[VendorError], type[VendorError], type[VendorError], type[VendorError]
+]
 """One outcome for each `Call`, in its order."""
 
 LONGEST_WAIT: Final = 3600.0
@@ -52,14 +54,14 @@ LONGEST_WAIT: Final = 3600.0
 LONGEST_EXCERPT: Final = 200
 """Characters of an answer that a message quotes at most."""
 
-_CREDENTIAL: Final[Row] = (CredentialError, CredentialError, CredentialError, CredentialError)
-_LATER: Final[Row] = (TemporaryError, TemporaryError, TemporaryError, TemporaryError)
-_LIMITED: Final[Row] = (RateLimited, RateLimited, RateLimited, RateLimited)
-_LOST: Final[Row] = (UnknownOutcome, UnknownOutcome, TemporaryError, TemporaryError)
-_REFUSED: Final[Row] = (PermanentError, PermanentError, PermanentError, PermanentError)
-_UNSENT: Final[Row] = (Unavailable, Unavailable, Unavailable, Unavailable)
+_CREDENTIAL: Final[Outcomes] = (CredentialError, CredentialError, CredentialError, CredentialError)
+_LATER: Final[Outcomes] = (TemporaryError, TemporaryError, TemporaryError, TemporaryError)
+_LIMITED: Final[Outcomes] = (RateLimited, RateLimited, RateLimited, RateLimited)
+_LOST: Final[Outcomes] = (UnknownOutcome, UnknownOutcome, TemporaryError, TemporaryError)
+_REFUSED: Final[Outcomes] = (PermanentError, PermanentError, PermanentError, PermanentError)
+_UNSENT: Final[Outcomes] = (Unavailable, Unavailable, Unavailable, Unavailable)
 
-_BY_STATUS: Final[dict[int, Row]] = {
+_BY_STATUS: Final[dict[int, Outcomes]] = {
     # CREATE, CHANGE, READ, LIST
     307: _LATER,  # "repeat it elsewhere": not done here; 301 to 303 may follow a finished POST
     308: _LATER,
@@ -80,7 +82,7 @@ _BY_STATUS: Final[dict[int, Row]] = {
     499: _LOST,  # gateways: the caller was thought to have gone away
     503: (UnknownOutcome, UnknownOutcome, Unavailable, Unavailable),
 }
-_BY_CLASS: Final[dict[int, Row]] = {3: _LOST, 4: _REFUSED, 5: _LOST}
+_BY_CLASS: Final[dict[int, Outcomes]] = {3: _LOST, 4: _REFUSED, 5: _LOST}
 
 _NEVER_SENT: Final = (
     httpx2.ConnectError,

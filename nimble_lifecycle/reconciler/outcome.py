@@ -19,7 +19,7 @@ from nimble_lifecycle.errors import (
 )
 from nimble_lifecycle.protocol import Phase, Why
 from nimble_lifecycle.reconciler.calls import UNSENT, Ended, NoLookUpError, RefusedUnsentError
-from nimble_lifecycle.reconciler.settled import Policy, Row, pause_of, reason_of
+from nimble_lifecycle.reconciler.settled import Policy, SettlementBuilder, pause_of, reason_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Released
 from nimble_lifecycle.store import Claim, Settlement, Step
 
@@ -55,7 +55,7 @@ PROOF: Final = frozenset(
 
 def settlement(claim: Claim, ended: Ended, policy: Policy, *, seconds: float = 0.0) -> Settlement:
     """Say what the end of a step, which took so many seconds, means for its row."""
-    row = Row(claim, policy, seconds)
+    row = SettlementBuilder(claim, policy, seconds)
     match claim.step:
         case Step.CREATE:
             return _create(row, ended)
@@ -72,7 +72,7 @@ def settlement(claim: Claim, ended: Ended, policy: Policy, *, seconds: float = 0
 def shared(claim: Claim, policy: Policy) -> Settlement:
     """Say that the resource a vendor named belongs to another row already."""
     error = NameConflict("another tenancy has the resource that the vendor gave for this one")
-    row = Row(claim, policy)
+    row = SettlementBuilder(claim, policy)
     stalled = row.stalled(Why.SHARED_RESOURCE, error, "shared")
     return replace(stalled, creates=row.not_created(), nothing_there=True)
 
@@ -102,7 +102,7 @@ def refused_to_all(settled: Settlement, claim: Claim, policy: Policy) -> Settlem
 # -- create ----------------------------------------------------------------------------------------
 
 
-def _create(row: Row, ended: Ended) -> Settlement:
+def _create(row: SettlementBuilder, ended: Ended) -> Settlement:
     match ended:
         case Provisioned():
             return row.ready(ended.external_id, ended.details)
@@ -117,7 +117,7 @@ def _create(row: Row, ended: Ended) -> Settlement:
     return _unknown_create(row, _as_error(ended))
 
 
-def _refused(row: Row, error: PermanentError | NameConflict) -> Settlement:
+def _refused(row: SettlementBuilder, error: PermanentError | NameConflict) -> Settlement:
     """Stall, unless an earlier create under the same key may have been applied.
 
     It may still land for a lease. A vendor that remembers the key and refuses it after that has
@@ -139,7 +139,7 @@ def _refused(row: Row, error: PermanentError | NameConflict) -> Settlement:
     return replace(said, outcome=outcome, delay=delay)
 
 
-def _not_applied(row: Row, error: Exception) -> Settlement:
+def _not_applied(row: SettlementBuilder, error: Exception) -> Settlement:
     # This create was not applied; an earlier one under the same key may have been.
     left = row.not_created()
     phase = Phase.UNRESOLVED if left else Phase.PENDING
@@ -147,12 +147,12 @@ def _not_applied(row: Row, error: Exception) -> Settlement:
     return replace(again, nothing_there=_was_unsent(row, error))
 
 
-def _was_unsent(row: Row, error: Exception) -> bool:
+def _was_unsent(row: SettlementBuilder, error: Exception) -> bool:
     """Whether no create of the row ever reached the vendor; an adapter's word is no proof."""
     return isinstance(error, UNSENT) and row.claim.first_create
 
 
-def _unknown_create(row: Row, error: Exception) -> Settlement:
+def _unknown_create(row: SettlementBuilder, error: Exception) -> Settlement:
     if row.policy.can_find or row.policy.repeatable:
         settled = replace(row.again(Phase.UNRESOLVED, error, "unknown"), operation_id=None)
         # All creates under a key the vendor remembers make one resource: they count as one.
@@ -164,7 +164,7 @@ def _unknown_create(row: Row, error: Exception) -> Settlement:
 # -- update ----------------------------------------------------------------------------------------
 
 
-def _update(row: Row, ended: Ended) -> Settlement:
+def _update(row: SettlementBuilder, ended: Ended) -> Settlement:
     match ended:
         case Provisioned() if ended.external_id != row.claim.tenancy.external_id:
             # Which of the two is in use only a person can tell; neither is touched.
@@ -184,7 +184,7 @@ def _update(row: Row, ended: Ended) -> Settlement:
 # -- find ------------------------------------------------------------------------------------------
 
 
-def _find(row: Row, ended: Ended) -> Settlement:
+def _find(row: SettlementBuilder, ended: Ended) -> Settlement:
     match ended:
         case External():
             return _found(row, ended)
@@ -210,7 +210,7 @@ def _find(row: Row, ended: Ended) -> Settlement:
     return row.again(Phase.UNRESOLVED, _as_error(ended), "look-up failed")
 
 
-def _not_found(row: Row) -> Settlement:
+def _not_found(row: SettlementBuilder) -> Settlement:
     """Rule 6: believed only once the create can no longer run and the lag is over."""
     claim, policy = row.claim, row.policy
     why, message = claim.reason, claim.tenancy.message
@@ -234,13 +234,13 @@ def _not_found(row: Row) -> Settlement:
     return replace(refused, nothing_there=True)
 
 
-def _anothers(row: Row, conflict: NameConflict) -> Settlement:
+def _anothers(row: SettlementBuilder, conflict: NameConflict) -> Settlement:
     """Leave alone what is not ours; what has our name proves that nothing of ours has it."""
     stalled = row.stalled(Why.NAME_CONFLICT, conflict, "found another's")
     return replace(stalled, nothing_there=True)
 
 
-def _found(row: Row, external: External) -> Settlement:
+def _found(row: SettlementBuilder, external: External) -> Settlement:
     """Take what a look-up asserts to be ours, once what it shows agrees.
 
     It tells that the resource is there, not that the create got as far as the params: where there
@@ -257,7 +257,7 @@ def _found(row: Row, external: External) -> Settlement:
 # -- poll ------------------------------------------------------------------------------------------
 
 
-def _poll(row: Row, ended: Ended) -> Settlement:
+def _poll(row: SettlementBuilder, ended: Ended) -> Settlement:
     tenancy = row.claim.tenancy
     if tenancy.phase is Phase.RELEASING:
         return _poll_release(row, ended)
@@ -269,7 +269,7 @@ def _poll(row: Row, ended: Ended) -> Settlement:
     return _poll_create(row, ended)
 
 
-def _poll_create(row: Row, ended: Ended) -> Settlement:
+def _poll_create(row: SettlementBuilder, ended: Ended) -> Settlement:
     match ended:
         case Provisioned():
             return row.ready(ended.external_id, ended.details)
@@ -288,7 +288,7 @@ def _poll_create(row: Row, ended: Ended) -> Settlement:
     return row.again(Phase.PROVISIONING, _as_error(ended), "poll failed")
 
 
-def _poll_update(row: Row, ended: Ended) -> Settlement:
+def _poll_update(row: SettlementBuilder, ended: Ended) -> Settlement:
     match ended:
         case Provisioned() | PermanentError() | NameConflict() | Gone() | Released():
             return _update(row, ended)
@@ -299,7 +299,7 @@ def _poll_update(row: Row, ended: Ended) -> Settlement:
     return row.again(Phase.PROVISIONING, _as_error(ended), "poll failed")
 
 
-def _poll_release(row: Row, ended: Ended) -> Settlement:
+def _poll_release(row: SettlementBuilder, ended: Ended) -> Settlement:
     match ended:
         case Released() | PermanentError() | NameConflict():
             return _release(row, ended)
@@ -313,7 +313,7 @@ def _poll_release(row: Row, ended: Ended) -> Settlement:
     return row.again(Phase.RELEASING, _as_error(ended), "poll failed")
 
 
-def _is_overdue(row: Row, ended: Ended) -> bool:
+def _is_overdue(row: SettlementBuilder, ended: Ended) -> bool:
     """Whether to stop polling; not while it is the vendor as a whole that does not answer."""
     waiting = pause_of(ended) is not None or isinstance(ended, CredentialError)
     return row.claim.overdue and not waiting
@@ -326,7 +326,7 @@ def _overdue() -> TimeoutError:
 # -- release ---------------------------------------------------------------------------------------
 
 
-def _release(row: Row, ended: Ended) -> Settlement:
+def _release(row: SettlementBuilder, ended: Ended) -> Settlement:
     match ended:
         case Released() | Gone():
             return row.released()

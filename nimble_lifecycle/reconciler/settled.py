@@ -47,7 +47,6 @@ MAX_DELAY = 86400.0
 MAX_REASON = 64
 """Longest reason an adapter can give, in characters."""
 
-REJECTED = "Rejected"
 """The reason of a refusal whose adapter gives none."""
 
 
@@ -78,12 +77,12 @@ def reason_of(refused: PermanentError | NameConflict) -> str:
     given = _given(refused, "reason")
     # What only a person may settle is ours to say: not even changed params would wake the row.
     if not isinstance(given, str) or len(given) > MAX_REASON or given in OPERATOR_ONLY:
-        return REJECTED
-    return redacted(given).strip() or REJECTED
+        return Why.REJECTED
+    return redacted(given).strip() or Why.REJECTED
 
 
 @dataclass(slots=True)  # a frozen one takes twice as long to make
-class Row:
+class SettlementBuilder:
     """A claimed row, and what can be said about it whatever the step was, which took `seconds`."""
 
     claim: Claim

@@ -36,10 +36,10 @@ class Settler:
         self._reachable = True
 
     def add(self, settled: Settlement, told: Told) -> None:
-        """Have this written, however long the database is away, and `told` with None then.
+        """Have this written, however long the database is away; then call `told` with None.
 
-        A lease that was lost meanwhile is no error. Told instead is what the database refuses it
-        for, as `WorkStore.settle` raises it.
+        If the database refuses it, `told` gets that error instead, as `WorkStore.settle` raises it.
+        A lease that was lost meanwhile is no error.
         """
         self._waiting.append((settled, told))
         self._some.set()

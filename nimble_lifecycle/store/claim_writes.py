@@ -21,13 +21,13 @@ from nimble_lifecycle.store.verdicts import (
     ENDING,
     Verdict,
     asked,
-    first,
     inherited_attempt,
     inherited_attempts,
     inherited_until,
     is_open,
     is_verdict,
     looked_up,
+    never_begun,
     new_params,
     reclaimed,
     rescued,
@@ -152,7 +152,7 @@ def _work(took: Columns) -> dict[str, Expression]:
     calling = is_verdict(verdict, *CALLING)
     anew = is_verdict(verdict, Verdict.CREATE, Verdict.UPDATE)
     other_call = sa.and_(calling, sa.not_(is_verdict(verdict, Verdict.POLL)))
-    begun = sa.and_(is_verdict(verdict, Verdict.CREATE), first, t.c.attempts == number(0))
+    begun = sa.and_(is_verdict(verdict, Verdict.CREATE), never_begun, t.c.attempts == number(0))
     inheriting = sa.or_(is_verdict(verdict, Verdict.INHERIT), begun)
     stopped = is_verdict(verdict, Verdict.SPENT, Verdict.QUARANTINE)
     at_rest = sa.or_(stopped, is_verdict(verdict, Verdict.DROP, Verdict.KEEP, Verdict.RESCUE))

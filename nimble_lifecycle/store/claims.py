@@ -48,11 +48,11 @@ from nimble_lifecycle.store.verdicts import (
     Room,
     Verdict,
     asked,
-    first,
     has_resource,
     is_held,
     is_remembered,
     is_verdict,
+    never_begun,
     suspect,
     verdict_of,
 )
@@ -248,7 +248,7 @@ def _awaited(now: Moment, room: Room, *, only: bool) -> sa.CTE:
     # Whoever was given the database meanwhile made keys of its own.
     ours = sa.func.coalesce(owner == sa.bindparam("its_owner_id", type_=sa.Text()), sa.true())
     since = t.c.generation_at.label("since")
-    needed = (at, since, key.label("key"), first.label("first"), asked.label("asked"))
+    needed = (at, since, key.label("key"), never_begun.label("never_begun"), asked.label("asked"))
     # Of all rows those that are held are left out below: what is left is judged without.
     rows = judged(now, room if only else ROOM, *needed)
     free = sa.or_(t.c.lease_expires_at.is_(None), t.c.lease_expires_at <= now)
@@ -275,7 +275,7 @@ def _granted(now: Moment, *, only: bool) -> sa.CTE:
     creates, releases = creates_left(now), releases_left(now)
     awaited = _awaited(now, room_for(creates, releases), only=only)
     verdict = awaited.c.verdict
-    begins = sa.and_(is_verdict(verdict, Verdict.CREATE), awaited.c.first)
+    begins = sa.and_(is_verdict(verdict, Verdict.CREATE), awaited.c.never_begun)
     ends = sa.and_(is_verdict(verdict, Verdict.RELEASE), awaited.c.asked)
     nth = sa.func.row_number().over(
         partition_by=(begins, ends), order_by=(awaited.c.at, awaited.c.since, awaited.c.id)

@@ -50,6 +50,9 @@ SCHEMA_NUMBER = 1
 CLOCK_AGE = 60.0
 """Seconds after which the database's clock is compared with ours again."""
 
+STATEMENT_LIMIT = 30.0
+"""Seconds a worker's statement may take; a worker has time, but not for ever."""
+
 STANDING_LIMIT = 10.0
 """Seconds to wait for a connection that is then kept for listening."""
 
@@ -253,7 +256,7 @@ class Database:
         path makes nothing then. Raises SchemaMissing, SchemaOutdated, SchemaTooNew or
         StoreUnavailable.
         """
-        self._check_once(self.clock.monotonic() + 30.0, make=make)
+        self._check_once(self.clock.monotonic() + STATEMENT_LIMIT, make=make)
 
     def _check_once(self, until: float, *, make: bool = True) -> None:
         if self._checked:

@@ -122,7 +122,7 @@ def plan_once(engine: "Engine") -> None:
 
     The long statements take longer to plan than to run, and no value makes another plan better. Nor
     are they compiled (PostgreSQL manual, jit): for a fleet of some hundred thousand rows a claim
-    would look dear enough to be, at each execution anew, for two seconds where it takes one
+    would look costly enough to be, at each execution anew, for two seconds where it takes one
     millisecond.
     """
 
@@ -193,7 +193,7 @@ _KNOWN: Final = {
     'database "" does not exist': "it does not exist; create it, or mend its name in the URL",
     "resolve host": "its host is not known; mend it in the URL",
     "refused": "nothing listens there; start PostgreSQL, or mend host and port in the URL",
-    "is the server running": "nothing listens there; start PostgreSQL, or mend the URL",
+    "is the server running": "nothing listens there; start PostgreSQL, or correct the URL",
     "no pg_hba.conf entry": "it lets nobody in from here with this user; see its pg_hba.conf",
     "permission denied": "its role lacks a right; see `nimble-reconcile grants`",
     "locked": "it is locked by another process",

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from nimble_lifecycle.protocol import Why
 from nimble_lifecycle.store import room
 from nimble_lifecycle.store.claims import judged
-from nimble_lifecycle.store.database import Database
+from nimble_lifecycle.store.database import STATEMENT_LIMIT, Database
 from nimble_lifecycle.store.models import journal, look_at, vendor
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.ports import instant_of
@@ -36,9 +36,6 @@ LONGEST_PROBE = 60
 """Longest time between two probes of a refused credential, in seconds; the first waits one."""
 
 _REFUSED = (Why.CREDENTIAL_REFUSED.value, Why.PERMISSION_DENIED.value)
-
-STATEMENT_LIMIT = 30.0
-"""Seconds a worker's statement may take; a worker has time, but not for ever."""
 
 
 class Suspect(NamedTuple):

@@ -18,7 +18,7 @@ from nimble_lifecycle.protocol import Json, Phase
 from nimble_lifecycle.store.types import ColumnType, Instant, JsonObject, OpaqueText, long_ago
 
 
-class Row(SQLModel, registry=registry()):
+class Model(SQLModel, registry=registry()):
     """Base of our tables."""
 
 
@@ -49,7 +49,7 @@ def _serial() -> sa.Column[Any]:
     return sa.Column(big, sa.Identity(), primary_key=True)
 
 
-class TenancyRow(Row, table=True):
+class TenancyRow(Model, table=True):
     """One incarnation of one workspace's tenancy."""
 
     __tablename__: ClassVar[str] = "nimble_tenancy"
@@ -127,7 +127,7 @@ class TenancyRow(Row, table=True):
     own, which the worker gave this one in order to release it."""
 
 
-class CallRow(Row, table=True):
+class CallRow(Model, table=True):
     """What a host said; nothing acts on it."""
 
     __tablename__: ClassVar[str] = "nimble_call"
@@ -141,7 +141,7 @@ class CallRow(Row, table=True):
     reason: str | None = Field(sa_column=_column(OpaqueText))
 
 
-class JournalRow(Row, table=True):
+class JournalRow(Model, table=True):
     """What the worker did and the vendor answered; only the worker writes it, only by adding."""
 
     __tablename__: ClassVar[str] = "nimble_journal"
@@ -158,14 +158,14 @@ class JournalRow(Row, table=True):
     generation: int = Field(sa_column=_column(sa.Integer(), nullable=False))
     lease_token: int = Field(sa_column=_column(sa.BigInteger(), nullable=False))
     settled: bool = Field(sa_column=_column(sa.Boolean(), nullable=False))
-    """Whether the lease still held and the row took what is said here, its resource with it."""
+    """Whether the lease was still held and the row was updated, including its external id."""
     external_id: str | None = Field(sa_column=_column(OpaqueText))
     operation_id: str | None = Field(sa_column=_column(OpaqueText))
     seconds: float | None = Field(sa_column=_column(sa.Float()))
     note: str | None = Field(sa_column=_column(OpaqueText))
 
 
-class SightingRow(Row, table=True):
+class SightingRow(Model, table=True):
     """Strikes of sweeps: what was seen missing or in excess, how often, since when."""
 
     __tablename__: ClassVar[str] = "nimble_sighting"
@@ -180,7 +180,7 @@ class SightingRow(Row, table=True):
     """When a sweep acted on it; these are what its breaker counts."""
 
 
-class VendorRow(Row, table=True):
+class VendorRow(Model, table=True):
     """What is known of a vendor as a whole, shared by all workers; of the kind `FLEET`, a pause."""
 
     __tablename__: ClassVar[str] = "nimble_vendor"
@@ -224,7 +224,7 @@ class VendorRow(Row, table=True):
     """What the last whole sweep found and only a person settles: how many of each sort."""
 
 
-class DeploymentRow(Row, table=True):
+class DeploymentRow(Model, table=True):
     """Which deployment this database belongs to, and which package can live with its tables."""
 
     __tablename__: ClassVar[str] = "nimble_deployment"
@@ -240,12 +240,12 @@ class DeploymentRow(Row, table=True):
     created_at: datetime = Field(sa_column=_column(Instant(), nullable=False))
 
 
-def _table(model: type[Row]) -> sa.Table:
+def _table(model: type[Model]) -> sa.Table:
     table: sa.Table = model.__table__  # type: ignore[attr-defined]  # set by SQLModel
     return table
 
 
-metadata = Row.metadata
+metadata = Model.metadata
 tenancy = _table(TenancyRow)
 call = _table(CallRow)
 journal = _table(JournalRow)
@@ -285,7 +285,7 @@ _key = (tenancy.c.workspace_id, tenancy.c.kind, tenancy.c.tenant_id)
 
 sa.Index("uq_nimble_tenancy_live", *_key, unique=True, postgresql_where=live, sqlite_where=live)
 sa.Index("ix_nimble_tenancy_gone", *_key, postgresql_where=gone, sqlite_where=gone)
-held = sa.and_(
+with_resource = sa.and_(
     tenancy.c.external_id.is_not(None),
     tenancy.c.released_at.is_(None),
     tenancy.c.retired_at.is_(None),
@@ -297,8 +297,8 @@ sa.Index(
     tenancy.c.kind,
     tenancy.c.external_id,
     unique=True,
-    postgresql_where=held,
-    sqlite_where=held,
+    postgresql_where=with_resource,
+    sqlite_where=with_resource,
 )
 _awaited = sa.and_(look_at.is_not(None), sa.not_(tenancy.c.paused))
 sa.Index(
@@ -324,25 +324,29 @@ sa.Index(
     postgresql_where=_suspect,
     sqlite_where=_suspect,
 )
-_begun = sa.and_(
+begun = sa.and_(
     tenancy.c.create_started_at.is_not(None),
     tenancy.c.released_at.is_(None),
     tenancy.c.retired_at.is_(None),
 )
+"""Rows that a create was begun for and that are not over."""
+
 sa.Index(
     "ix_nimble_tenancy_begun",
     tenancy.c.kind,
     tenancy.c.create_started_at,
-    postgresql_where=_begun,
-    sqlite_where=_begun,
+    postgresql_where=begun,
+    sqlite_where=begun,
 )
-_ending = sa.and_(tenancy.c.release_started_at.is_not(None), tenancy.c.external_id.is_not(None))
+ending = sa.and_(tenancy.c.release_started_at.is_not(None), tenancy.c.external_id.is_not(None))
+"""Rows whose release has started, of what there was to release."""
+
 sa.Index(
     "ix_nimble_tenancy_ending",
     tenancy.c.kind,
     tenancy.c.release_started_at,
-    postgresql_where=_ending,
-    sqlite_where=_ending,
+    postgresql_where=ending,
+    sqlite_where=ending,
 )
 _unsettled = sa.and_(journal.c.external_id.is_not(None), sa.not_(journal.c.settled))
 sa.Index(

@@ -13,12 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from nimble_lifecycle.errors import ConfigurationError, VerbRefused
-from nimble_lifecycle.protocol import Event, Workspace
+from nimble_lifecycle.protocol import LARGEST_NUMBER, Event, Workspace
 from nimble_lifecycle.store.database import Database
 from nimble_lifecycle.store.journal import entries_about
 from nimble_lifecycle.store.models import call, live
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.types import LARGEST_NUMBER
 
 LIMIT: Final = 3600.0
 """Seconds it may take; it writes every row of the workspaces."""

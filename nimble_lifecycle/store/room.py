@@ -10,8 +10,8 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from nimble_lifecycle.protocol import FLEET, Phase
+from nimble_lifecycle.store.models import begun, ending, vendor, with_resource
 from nimble_lifecycle.store.models import tenancy as t
-from nimble_lifecycle.store.models import vendor
 from nimble_lifecycle.store.types import (
     Instant,
     elapsed,
@@ -59,15 +59,8 @@ _concurrency = known("concurrency", sa.Integer())
 _rate = known("rate", sa.Float())
 _burst = known("burst", sa.Float())
 
-_begun = sa.and_(
-    t.c.kind == kind,
-    t.c.create_started_at.is_not(None),
-    t.c.released_at.is_(None),
-    t.c.retired_at.is_(None),
-)
-_ending = sa.and_(
-    t.c.kind == kind, t.c.release_started_at.is_not(None), t.c.external_id.is_not(None)
-)
+_begun = sa.and_(t.c.kind == kind, begun)
+_ending = sa.and_(t.c.kind == kind, ending)
 
 
 leased = t.c.lease_expires_at.is_not(None)
@@ -115,13 +108,7 @@ def fleet(now: Moment) -> Number:
     Without the latter the releases themselves would lower the bar they are measured by.
     """
     kept = t.c.phase == word(Phase.KEPT)
-    there = sa.and_(
-        t.c.kind == kind,
-        t.c.external_id.is_not(None),
-        t.c.released_at.is_(None),
-        t.c.retired_at.is_(None),
-        sa.not_(kept),
-    )
+    there = sa.and_(t.c.kind == kind, with_resource, sa.not_(kept))
     held = sa.select(sa.func.count()).select_from(t).where(there).scalar_subquery()
     return held + _started(later(now, number(-WINDOW)), now, t.c.released_at.is_not(None))
 

@@ -10,18 +10,17 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from nimble_lifecycle.errors import SweepBusy
-from nimble_lifecycle.store.database import Database
-from nimble_lifecycle.store.models import held, sighting, vendor
+from nimble_lifecycle.store.database import STATEMENT_LIMIT, Database
+from nimble_lifecycle.store.models import sighting, vendor, with_resource
 from nimble_lifecycle.store.models import tenancy as t
 
 T = TypeVar("T")
-Row: TypeAlias = sa.Row[Any]
 
 PAGE = 1000
 """Rows and ids that one statement reads or names."""
@@ -37,9 +36,6 @@ FEWEST = 3
 
 SHARE = 10
 """It lets one act pass for so many tenancies that have a resource."""
-
-STATEMENT_LIMIT = 30.0
-"""Seconds a statement may take."""
 
 
 class Sort(StrEnum):
@@ -286,7 +282,7 @@ class SightingStore:
             at.execute(opened.values(sweep_breaker_opened_at=now)).close()
         return Act.HELD, now
 
-    def _lock(self, at: sa.Connection, kind: str, *, in_turn: bool) -> tuple[datetime, Row]:
+    def _lock(self, at: sa.Connection, kind: str, *, in_turn: bool) -> tuple[datetime, sa.Row[Any]]:
         """Lock the kind, and only then look at the clock."""
         its = sa.select(vendor).where(vendor.c.kind == kind).with_for_update()
         row = at.execute(its).one_or_none()
@@ -352,7 +348,7 @@ def _news(
 
 def _allowed(at: sa.Connection, kind: str) -> int:
     # Of those that have a resource, without those that are going: each count has its index.
-    count = sa.select(sa.func.count()).select_from(t).where(t.c.kind == kind, held)
+    count = sa.select(sa.func.count()).select_from(t).where(t.c.kind == kind, with_resource)
     going = count.where(t.c.release_started_at.is_not(None))
     fleet = sa.select(count.scalar_subquery() - going.scalar_subquery())
     return max(FEWEST, int(at.execute(fleet).scalar_one()) // SHARE)
@@ -361,7 +357,7 @@ def _allowed(at: sa.Connection, kind: str) -> int:
 def _breaker(
     at: sa.Connection,
     kind: str,
-    row: Row | None,
+    row: sa.Row[Any] | None,
     now: datetime,
     allowed: int | None,
 ) -> Breaker:

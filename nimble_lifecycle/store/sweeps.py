@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
@@ -17,10 +18,10 @@ from sqlalchemy.dialects import postgresql
 
 from nimble_lifecycle.protocol import FLEET, Desired, Origin, Phase, Why
 from nimble_lifecycle.store.journal import entries_about
-from nimble_lifecycle.store.models import deployment, held, live, sighting, vendor
+from nimble_lifecycle.store.models import deployment, live, sighting, vendor, with_resource
 from nimble_lifecycle.store.models import tenancy as t
 from nimble_lifecycle.store.prepared import Prepared
-from nimble_lifecycle.store.sightings import PAGE, Act, Row, SightingStore, Sort, pages
+from nimble_lifecycle.store.sightings import PAGE, Act, SightingStore, Sort, pages
 from nimble_lifecycle.store.stretches import Stretch, cut, length_of, lies_in, values_of
 from nimble_lifecycle.store.surpluses import insert_releasing
 from nimble_lifecycle.store.types import Expression, Instant, next_number, word
@@ -204,7 +205,7 @@ class SweepStore(SightingStore):
         found = (
             sa.select(t.c.external_id)
             .select_from(named.join(t, t.c.external_id == named.c.value))
-            .where(t.c.kind.in_(kinds), held)
+            .where(t.c.kind.in_(kinds), with_resource)
         )
         return self._read(lambda at: set(at.execute(found).scalars()))
 
@@ -345,7 +346,14 @@ class SweepStore(SightingStore):
         return None if row is None else Keyed(**row)
 
     def _note(
-        self, at: sa.Connection, row: Row, now: datetime, *, action: str, sort: Sort, why: str
+        self,
+        at: sa.Connection,
+        row: sa.Row[Any],
+        now: datetime,
+        *,
+        action: str,
+        sort: Sort,
+        why: str,
     ) -> None:
         its = t.c.id == row.id
         entry = entries_about(
@@ -362,7 +370,7 @@ def _owner_id(at: sa.Connection) -> str:
     return str(at.execute(sa.select(deployment.c.owner_id)).scalar_one())
 
 
-def _outdated(row: Row) -> sa.Delete:
+def _outdated(row: sa.Row[Any]) -> sa.Delete:
     """Forget that the row's resource was missing, where it was seen to be there after that."""
     # Null where nobody ever saw it: a late worker noted it.
     observed = sa.literal(row.last_observed_at, t.c.last_observed_at.type)
@@ -375,7 +383,7 @@ def _outdated(row: Row) -> sa.Delete:
     )
 
 
-def _retired(row: Row, now: datetime) -> sa.Update:
+def _retired(row: sa.Row[Any], now: datetime) -> sa.Update:
     return (
         sa.update(t)
         .where(t.c.id == row.id)
@@ -395,7 +403,7 @@ def _retired(row: Row, now: datetime) -> sa.Update:
     )
 
 
-def _next_life(row: Row, now: datetime) -> sa.Insert:
+def _next_life(row: sa.Row[Any], now: datetime) -> sa.Insert:
     """Insert the next incarnation, which wants what this one wanted."""
     at = sa.literal(now, Instant())
     copied = ("tenant_id", "workspace_id", "kind", "desired", "params", "params_hash")

@@ -45,7 +45,7 @@ class Pool:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
 
     def begin(self, job: Job) -> None:
-        """Have a thread do it at once; raises NoThread where the system gives none."""
+        """Have a thread do it at once; raises NoThread if none can be started."""
         with self._lock:
             if self._idle:
                 self._idle -= 1

@@ -17,7 +17,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from nimble_lifecycle.protocol import Json
+from nimble_lifecycle.protocol import LARGEST_NUMBER, Json
 
 T = TypeVar("T")
 
@@ -29,9 +29,6 @@ Expression: TypeAlias = sa.ColumnElement[Any]
 
 Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 """The columns of something selected."""
-
-LARGEST_NUMBER = 2**31 - 1
-"""Of an integer column; the server's role can write it there."""
 
 BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 BASE32_LENGTH = 26

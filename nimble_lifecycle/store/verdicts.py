@@ -109,7 +109,7 @@ suspect = sa.or_(reclaimed, looked_up)
 result: the create that ended a worker comes next.
 """
 
-first = t.c.create_started_at.is_(None)
+never_begun = t.c.create_started_at.is_(None)
 """No create was ever begun."""
 
 _proven_empty = t.c.last_observed_at.is_not(None)
@@ -171,7 +171,7 @@ def is_held(
 ) -> sa.ColumnElement[bool]:
     """Whether the row would begin something for which there is no room."""
     ends = sa.and_(_releasable, has_resource, grace_over, sa.not_(_keeps))
-    begins = sa.and_(_fresh(now), first)
+    begins = sa.and_(_fresh(now), never_begun)
     return sa.or_(sa.and_(ends, sa.not_(room.releases)), sa.and_(begins, sa.not_(room.creates)))
 
 
@@ -289,7 +289,7 @@ def _inherited(what: Expression) -> Expression:
         _before.c.attempts > number(0),
         _before.c.attempted_params_hash == t.c.params_hash,
     )
-    new = sa.and_(first, t.c.incarnation > number(1), t.c.attempts == number(0))
+    new = sa.and_(never_begun, t.c.incarnation > number(1), t.c.attempts == number(0))
     return sa.case((new, from_it.scalar_subquery()))
 
 
