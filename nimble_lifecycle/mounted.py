@@ -26,8 +26,8 @@ async def reachable_tools(server: FastMCP) -> list[Tool]:
 
     Nobody else is asked: no middleware runs, and what a proxy would fetch is left out.
     """
-    tools = [tool for each in server.providers for tool in await _reachable_by(each)]
-    tools = await _transformed(server, tools)
+    found = [tool for each in server.providers for tool in await _reachable_by(each)]
+    tools = await _transformed(server, found)
     return list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
 
 

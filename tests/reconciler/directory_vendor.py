@@ -7,6 +7,7 @@ idempotency keys: the same create twice is two files. Making one takes a moment 
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -140,6 +141,16 @@ class Unlisted(DirectoryVendor):
         async for each in super().inventory():
             yield each
             raise RuntimeError("postgresql://admin:hunter2@acme/db\n\x1b[31m[bold]alarm[/bold]")
+
+
+class Chatty(DirectoryVendor):
+    """Prints while it lists, and has a child that does."""
+
+    async def inventory(self) -> AsyncIterator[External]:
+        sys.stdout.write("a print\n")
+        subprocess.run([sys.executable, "-c", "print('a child')"], check=True)
+        async for each in super().inventory():
+            yield each
 
 
 async def installations() -> AsyncIterator[tuple[str, str]]:

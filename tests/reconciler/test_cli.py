@@ -22,7 +22,7 @@ from nimble_lifecycle.reconciler.cli import main
 from nimble_lifecycle.reconciler.cli.app import settings_of
 from nimble_lifecycle.reconciler.cli.run import collecting_rarely
 from nimble_lifecycle.reconciler.limits import LEASES_PER_LIMIT, Limits, policy_of, rules_of
-from nimble_lifecycle.reconciler.settled import Row
+from nimble_lifecycle.reconciler.settled import SettlementBuilder
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.settings import WorkerSettings
 from nimble_lifecycle.store import IntentStore, WorkStore
@@ -525,7 +525,7 @@ def provision(shell: Shell) -> None:
     for claim in store.claim(rules, 10):
         name = f"res-{claim.tenancy.workspace_id}"
         (shell.world / name).write_text(str(claim.tenancy.idempotency_key))
-        row = Row(claim, policy_of(Named(), Limits()))
+        row = SettlementBuilder(claim, policy_of(Named(), Limits()))
         store.settle([row.ready(name, {})], actor="me")
     store.close()
 
@@ -555,6 +555,15 @@ def test_a_sweep_confirmed_by_a_second_one_mends_what_vanished(
     assert [f["outcome"] for f in shown["findings"] if f["sort"] == "drift"] == ["done"]
     lives = [(row["workspace_id"], row["phase"]) for row in shell.rows() if not row["retired_at"]]
     assert sorted(lives) == [("a", "pending"), ("b", "ready"), ("c", "ready")]
+
+
+def test_what_an_adapter_prints_does_not_meet_the_data_of_a_sweep(
+    shell: Shell, swept: pytest.CaptureFixture[str]
+) -> None:
+    done = shell.run("sweep", "adapter:Chatty", "--json")
+    assert json.loads(done.stdout)["complete"]
+    assert "a print" in done.stderr
+    assert "a child" in done.stderr
 
 
 def test_a_sweep_says_when_a_person_is_needed(

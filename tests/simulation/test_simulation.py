@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from nimble_lifecycle.reconciler import outcome
-from nimble_lifecycle.reconciler.settled import Row
+from nimble_lifecycle.reconciler.settled import SettlementBuilder
 from nimble_lifecycle.store import Rules, Settlement, claim_writes, claims, verdicts
 from nimble_lifecycle.store.models import tenancy as t
 from tests.simulation.cli import stores
@@ -137,7 +137,7 @@ def test_what_was_simulated_before_makes_no_difference(own: Stores) -> None:
 def believe_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     believed = outcome._not_found
 
-    def hasty(row: Row) -> Settlement:
+    def hasty(row: SettlementBuilder) -> Settlement:
         claim, policy = replace(row.claim, create_ends_in=0.0), replace(row.policy, lag=0.0)
         return believed(replace(row, claim=claim, policy=policy))
 

@@ -30,6 +30,7 @@ from nimble_lifecycle.reconciler.cli.run import run
 from nimble_lifecycle.reconciler.cli.status import journal, status
 from nimble_lifecycle.reconciler.cli.sweep import sweep
 from nimble_lifecycle.reconciler.redact import described, redacted
+from nimble_lifecycle.target import data_to_stdout
 
 for _command in (run, status, journal, sweep, migrate, grants, claim_database, rekey):
     app.command(_command)
@@ -41,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("nimble_reconcile").setLevel(logging.INFO)
-    sys.exit(_guarded(lambda: app(arguments, exit_on_error=False, print_error=False)))
+    with data_to_stdout():
+        code = _guarded(lambda: app(arguments, exit_on_error=False, print_error=False))
+    sys.exit(code)
 
 
 def _guarded(command: Callable[[], int | None]) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -131,7 +131,7 @@ async def _swept(
     vendor: Vendor, store: WorkStore, wishes: Wishes, *, dry_run: bool, as_json: bool
 ) -> Report:
     """Sweep, and print what came of it here: a list that hangs may hold up the end of the loop."""
-    with _progress() as progress:
+    with redirect_stdout(sys.stderr), _progress() as progress:  # what an adapter prints is no data
         report = await _sweep(vendor, store, wishes, progress, dry_run=dry_run)
     if as_json:
         print_json(report.as_json())
