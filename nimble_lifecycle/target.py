@@ -1,12 +1,7 @@
-"""Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`.
+"""Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`."""
 
-What such an object prints is not data: `data_to_stdout` keeps the two apart.
-"""
-
-import os
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
@@ -15,30 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 from nimble_lifecycle.errors import TargetError
+from nimble_lifecycle.stdout import data_to_stdout  # noqa: F401
 
 CANDIDATES = 5
 """Names that are proposed at most."""
-
-
-@contextmanager
-def data_to_stdout() -> Generator[None]:
-    """Keep stdout for what is written to `sys.stdout` in the block.
-
-    Whatever else writes to descriptor 1 (child processes, C code, `sys.__stdout__`), and after the
-    block everything, exit handlers included, goes to stderr, for good. A stdout that is not the
-    process's own (captured, replaced, closed) is let be.
-    """
-    if not _is_own_stdout():
-        yield
-        return
-    stdout = sys.stdout
-    stdout.flush()
-    elsewhere = _stderr()  # first, so that the data does not get the number of a closed stderr
-    data = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
-    os.dup2(elsewhere, 1)
-    os.close(elsewhere)
-    with data, redirect_stdout(data):
-        yield
 
 
 def load_target(target: str, *, fits: Callable[[object], bool] = lambda _: False) -> object:
@@ -153,18 +128,3 @@ def _instead(module: ModuleType, attribute: str, fits: Callable[[object], bool])
 def _search_first(directory: Path) -> None:
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
-
-
-def _is_own_stdout() -> bool:
-    try:
-        return sys.stdout.fileno() == 1 and bool(os.fstat(1))
-    except (AttributeError, OSError, ValueError):
-        return False
-
-
-def _stderr() -> int:
-    """Give a second descriptor of stderr, or of nothing where it is closed."""
-    try:
-        return os.dup(2)
-    except OSError:
-        return os.open(os.devnull, os.O_WRONLY)

@@ -1,13 +1,12 @@
 """TARGET of the command lines: which object it names, or else one line, and where it prints."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from nimble_lifecycle.errors import TargetError
-from nimble_lifecycle.target import data_to_stdout, load_target
+from nimble_lifecycle.target import load_target
 
 THING = """
 from beside import word
@@ -165,52 +164,3 @@ def test_a_file_whose_directory_cannot_be_a_package_is_a_script(
     for name, text in [("__init__", ""), ("own", "from side import word"), ("side", "word = 1")]:
         (folder / directory / f"{name}.py").write_text(text)
     assert load_target(f"{directory}/own.py:word") == 1
-
-
-NOISY = """
-from nimble_lifecycle.target import data_to_stdout, load_target
-
-with data_to_stdout():
-    print("data")
-    load_target("noise.py:noise")
-    print("more data")
-"""
-NOISE = """
-import atexit, os, subprocess, sys
-noise = [subprocess.run([sys.executable, "-c", "print('child')"])]
-os.write(1, b"descriptor\\n")
-sys.__stdout__.write("stream\\n")
-atexit.register(print, "exit")
-"""
-
-
-def noisy(folder: Path, redirection: str = "") -> "subprocess.CompletedProcess[str]":
-    (folder / "noise.py").write_text(NOISE)
-    (folder / "noisy.py").write_text(NOISY)
-    return subprocess.run(
-        ["sh", "-c", f'"$0" noisy.py {redirection}', sys.executable],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-def test_only_data_goes_to_stdout_whatever_a_target_writes_there(folder: Path) -> None:
-    done = noisy(folder)
-    assert (done.returncode, done.stdout) == (0, "data\nmore data\n")
-    assert sorted(done.stderr.split()) == ["child", "descriptor", "exit", "stream"]
-
-
-def test_noise_goes_nowhere_where_stderr_is_closed(folder: Path) -> None:
-    done = noisy(folder, "2>&-")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "data\nmore data\n", "")
-
-
-def test_a_stdout_that_is_captured_is_let_be(capsys: pytest.CaptureFixture[str]) -> None:
-    stdout = sys.stdout
-    with data_to_stdout():
-        assert sys.stdout is stdout
-        sys.stdout.write("data\n")
-    assert capsys.readouterr().out == "data\n"

@@ -24,7 +24,7 @@ from nimble_lifecycle.manifest.check import (
 )
 from nimble_lifecycle.manifest.target import read_listing
 from nimble_lifecycle.protocol import HOST_VERSION
-from nimble_lifecycle.target import data_to_stdout
+from nimble_lifecycle.stdout import data_to_stdout
 
 DONE, FINDINGS, WRONG_USE = 0, 1, 2
 MANIFEST = Path("manifest.json")

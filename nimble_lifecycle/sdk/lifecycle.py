@@ -29,12 +29,12 @@ from nimble_lifecycle.core.service import (
     refuse_no_kind,
 )
 from nimble_lifecycle.core.serving import Serving, new_service, refuse_forbidden_env
-from nimble_lifecycle.core.stdout import flush_stdout
 from nimble_lifecycle.core.tool import REASON, ToolTexts, annotations_of
 from nimble_lifecycle.errors import ConfigurationError, HandlerError
 from nimble_lifecycle.protocol import LIFECYCLE_ID, Event, Reason, Tenancy, marked_event
 from nimble_lifecycle.sdk.ready import NotReady, answered, failed, failed_as
 from nimble_lifecycle.sdk.request import ContextCall, WorkspaceSource, sdk_supply
+from nimble_lifecycle.stdout import flush_stdout
 
 T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[MCPServer[T]], AbstractAsyncContextManager[T]]

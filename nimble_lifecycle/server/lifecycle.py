@@ -31,7 +31,6 @@ from nimble_lifecycle.core.identity import EdgeTrust
 from nimble_lifecycle.core.ready import usable
 from nimble_lifecycle.core.service import Declaration, ParamsSource, Service
 from nimble_lifecycle.core.serving import Serving, new_service, refuse_forbidden_env
-from nimble_lifecycle.core.stdout import printed_to_stderr
 from nimble_lifecycle.core.tool import ToolTexts
 from nimble_lifecycle.errors import ConfigurationError, HandlerError
 from nimble_lifecycle.protocol import Event, Tenancy
@@ -48,6 +47,7 @@ from nimble_lifecycle.server.extension import (
 )
 from nimble_lifecycle.server.ready import NotReady
 from nimble_lifecycle.server.tool import LifecycleTool
+from nimble_lifecycle.stdout import printed_to_stderr
 
 
 class Lifecycle(Provider):

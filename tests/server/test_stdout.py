@@ -140,7 +140,7 @@ def test_off_stdio_stdout_stays_the_authors(tmp_path, empty_sqlite_url):
 def test_a_stdout_that_is_not_the_process_own_is_let_be(tmp_path, before, out, err):
     code = f"""
 import io, os, sys
-from nimble_lifecycle.core.stdout import flush_stdout, printed_to_stderr
+from nimble_lifecycle.stdout import flush_stdout, printed_to_stderr
 def say(words):
     try:
         print(words)

@@ -6,7 +6,6 @@ by a call that does not end, 4 the database belongs to another deployment, 5 (`s
 """
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -30,7 +29,7 @@ from nimble_lifecycle.reconciler.cli.run import run
 from nimble_lifecycle.reconciler.cli.status import journal, status
 from nimble_lifecycle.reconciler.cli.sweep import sweep
 from nimble_lifecycle.reconciler.redact import described, redacted
-from nimble_lifecycle.target import data_to_stdout
+from nimble_lifecycle.stdout import data_to_stdout
 
 for _command in (run, status, journal, sweep, migrate, grants, claim_database, rekey):
     app.command(_command)
@@ -62,8 +61,7 @@ def _guarded(command: Callable[[], int | None]) -> int:
     except NimbleError as error:
         return _failed(str(error), FAILED)
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        raise
     except OSError as error:
         return _failed(described(error), FAILED)
     except KeyboardInterrupt:
