@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 from nimble_lifecycle.errors import TargetError
-from nimble_lifecycle.stdout import data_to_stdout  # noqa: F401
 
 CANDIDATES = 5
 """Names that are proposed at most."""

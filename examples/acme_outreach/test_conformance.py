@@ -40,7 +40,7 @@ def test_the_adapter_passes_every_check(
     steady_acme.admin.post("/tenancies", json=body, headers=headers).raise_for_status()
     report = asyncio.run(
         check_vendor(
-            PromptVendor(),
+            PromptVendor,
             sandbox=AcmeSandbox(),
             params={"plan": "starter"},
             changed_params={"plan": "growth"},

@@ -207,5 +207,6 @@ _KNOWN: Final = {
     "not a database": "the file is no database",
     "unable to open": "the file cannot be opened",
     "full": "the disk is full",
+    "disk i/o": "the disk fails, or is full",
 }
 """What the drivers say, the most telling first, and our words for it."""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
@@ -33,7 +33,9 @@ from nimble_lifecycle.reconciler.tables import WIDE, print_json, safe
 from nimble_lifecycle.reconciler.target import load_vendor
 from nimble_lifecycle.reconciler.vendor import Vendor
 from nimble_lifecycle.settings import parse_duration
+from nimble_lifecycle.stdout import data_to_stdout
 from nimble_lifecycle.target import load_target
+from nimble_lifecycle.testing.conformance import Adapter
 from nimble_lifecycle.testing.conformance import check_vendor as checked
 from nimble_lifecycle.testing.report import Checked, Report, Verdict
 from nimble_lifecycle.testing.sandbox import Sandbox
@@ -75,12 +77,15 @@ app = App(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    sys.exit(_guarded(lambda: app(arguments, exit_on_error=False, print_error=False)))
+    with data_to_stdout():
+        code = _guarded(lambda: app(arguments, exit_on_error=False, print_error=False))
+    sys.exit(code)
 
 
 def _guarded(command: Callable[[], int | None]) -> int:
     try:
-        return command() or DONE
+        code = command() or DONE
+        sys.stdout.flush()
     except (CycloptsError, ConfigurationError) as error:
         return _failed(str(error), WRONG_USE)
     except NimbleError as error:
@@ -90,6 +95,7 @@ def _guarded(command: Callable[[], int | None]) -> int:
         return FINDING
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _failed("interrupted", FINDING)
+    return code
 
 
 @app.command(name="check-vendor")
@@ -112,7 +118,7 @@ def check_vendor(
     ----------
     target
         The adapter, a Vendor class or instance: module:attr, also of the working directory, or
-        file.py:attr.
+        file.py:attr. Of a class each worker that is played has an object of its own.
     sandbox
         The other view of its vendor, a nimble_lifecycle.testing.Sandbox class or instance. Without
         it some checks are not made.
@@ -133,15 +139,16 @@ def check_vendor(
     changed = given if changed_params is None else _object("--changed-params", changed_params)
     check = partial(
         checked,
-        vendor,
+        _of_class(target, vendor),
         sandbox=None if sandbox is None else _sandbox(sandbox),
         params=given,
         changed_params=changed,
         timeout=_seconds(timeout),
         crowd=crowd,
     )
-    show = print_as_json if as_json else print_table
-    report = asyncio.run(_watched(vendor, check, show))
+    show = partial(_shown, sys.stdout, print_as_json if as_json else print_table)
+    with redirect_stdout(sys.stderr):  # whatever the adapter prints is talk
+        report = asyncio.run(_watched(vendor, check, show))
     show(report)
     return DONE if report.ok else FINDING
 
@@ -202,6 +209,12 @@ def check_server(
 
 
 # -- arguments -------------------------------------------------------------------------------------
+
+
+def _of_class(target: str, vendor: Vendor) -> Adapter:
+    """Give the class where that is what a target names: of one object there is no other."""
+    named = type(vendor)
+    return named if target.endswith(f":{named.__qualname__}") else vendor
 
 
 def _sandbox(target: str) -> Sandbox:
@@ -313,12 +326,18 @@ class _Watchdog:
             f" {self.now}, and the run was given up: await what waits, or make it a plain def"
         )
         self._show(Report(self._kind, [*self.done, Checked("event-loop", Verdict.FAILED, words)]))
-        sys.stdout.flush()
         _say("what was made could not be removed: look for it at the vendor")
         os._exit(FINDING)
 
 
 # -- output ----------------------------------------------------------------------------------------
+
+
+def _shown(stdout: TextIO, show: Callable[[Report], None], report: Report) -> None:
+    """Show a report on stdout, also where talk is being kept off it."""
+    with redirect_stdout(stdout):
+        show(report)
+    stdout.flush()
 
 
 def print_as_json(report: Report) -> None:

@@ -41,7 +41,8 @@ class Sandbox:
         """List every resource there is, ours or not, as the vendor itself shows it.
 
         `key` where the vendor shows our mark. `details` is compared to see that what is not ours
-        was not touched: leave out what changes by itself.
+        was not touched, and that changed params reach what is: show what params change, and leave
+        out what changes by itself.
         """
         raise NotImplementedError
 

@@ -8,16 +8,23 @@ import asyncio
 import shlex
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
+
+from fastmcp import FastMCP
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+from mcp_types import CallToolRequestParams
 
 from nimble_lifecycle.core.identity import workspace_of_process
 from nimble_lifecycle.errors import EraNotSpoken, NotConnected, TargetError
 from nimble_lifecycle.manifest.target import load_server
+from nimble_lifecycle.mounted import servers_of
 from nimble_lifecycle.protocol import Event, Json
 from nimble_lifecycle.testing.host import (
     Block,
@@ -39,11 +46,12 @@ CHECKS: Final = (
     "install",
     "notice",
     "duplicates",
-    "extra-arguments",
     "reasons",
     "removing",
     "removing-again",
     "ready-again",
+    "extra-arguments",
+    "heard",
     "frames",
 )
 """Every check, in the order in which they are made."""
@@ -177,10 +185,12 @@ async def check_server(
             headers=headers,
             timeout=timeout,
         )
-        with redirect_stdout(sys.stderr):
-            seen.append(await _seen(host, seen, judged=block is not None))
+        with redirect_stdout(sys.stderr), _listening(target) as heard:
+            seen.append(await _seen(host, seen, heard, judged=block is not None))
     if not any(each.protocol for each in seen):
-        raise NotConnected(f"the server speaks neither {' nor '.join(Era)}")
+        answers = "" if host.refused is None else f"answers HTTP {host.refused} and "
+        words = f"the server {answers}speaks neither {' nor '.join(Era)}: check the address"
+        raise NotConnected(words)
     return ServerReport(_label(target), seen)
 
 
@@ -190,7 +200,9 @@ def _label(target: Target) -> str:
     return shlex.join(target) if isinstance(target, Sequence) else str(getattr(target, "name", ""))
 
 
-async def _seen(host: Host, before: Sequence[Seen], *, judged: bool) -> Seen:
+async def _seen(
+    host: Host, before: Sequence[Seen], heard: "_Heard | None", *, judged: bool
+) -> Seen:
     """Play one host, and compare what it found with what those before it did."""
     checks: list[Checked] = []
     protocol: str | None = None
@@ -207,6 +219,9 @@ async def _seen(host: Host, before: Sequence[Seen], *, judged: bool) -> Seen:
                 checks += [check async for check in _repeated(host)]
             if host.handlers.removing is not None:
                 checks += [check async for check in _removed(host)]
+            checks += await _with_extra(host)
+            checks += await _said_twice(host, heard)
+            await host.remove()
             checks.append(_frames(host))
     except EraNotSpoken as error:
         words = f"{error}: hosts fall back to the other era"
@@ -294,17 +309,15 @@ def _install(installed: Installed) -> list[Checked]:
 
 
 async def _repeated(host: Host) -> AsyncIterator[Checked]:
-    """Say `ready` again, as hosts do that have lost count, or with what no schema declares."""
+    """Say `ready` again, as hosts do that have lost count, or with a reason nobody knows."""
     calls = await host.burst(Event.READY, DUPLICATES)
     yield _all_well("duplicates", calls, f"of {DUPLICATES} calls at once")
-    said = "with arguments that something in between has added"
-    yield _all_well("extra-arguments", [await host.call(Event.READY, EXTRA)], said)
     calls = [await host.call(Event.READY, {"reason": reason}) for reason in REASONS]
     yield _all_well("reasons", calls, "with a reason that is null or unknown")
 
 
 async def _removed(host: Host) -> AsyncIterator[Checked]:
-    """Say `removing` once and again, and `ready` after it, and leave the workspace removed."""
+    """Say `removing` once and again, and `ready` after it."""
     call = await host.call(Event.REMOVING, limit=REMOVING_LIMIT)
     yield _all_well("removing", [call], f"within the {REMOVING_LIMIT:g} s that hosts wait")
     calls = [await host.call(Event.REMOVING, limit=REMOVING_LIMIT) for _ in range(2)]
@@ -312,7 +325,69 @@ async def _removed(host: Host) -> AsyncIterator[Checked]:
     if host.handlers.ready is not None:
         again = await host.resume()
         yield _all_well("ready-again", [again] if again else [], "after a removing")
-    await host.remove()
+
+
+async def _with_extra(host: Host) -> list[Checked]:
+    """Call each handler with keys that no schema declares, as gateways and clients add them."""
+    found = [event for event in Event if host.handlers.of(event) is not None]
+    calls = [await host.call(event, EXTRA) for event in found]
+    said = "with arguments that something in between has added"
+    return [_all_well("extra-arguments", calls, said)] if calls else []
+
+
+async def _said_twice(host: Host, heard: "_Heard | None") -> list[Checked]:
+    """Say what was never said before, and the same again, and see that both were heard."""
+    found = [each for each in (host.handlers.ready, host.handlers.removing) if each is not None]
+    if heard is None or not found:
+        return []
+    for handler in found:
+        news: Mapping[str, Json] = {"_once": token_hex(8)}
+        first, again = [await heard.during(host, handler.event, news) for _ in range(2)]
+        if again < first:
+            words = (
+                f"{handler.tool}, said the same again, is answered from a cache and not called, as"
+                " for every install but the first: leave handlers out of what is cached"
+            )
+            return [Checked("heard", Verdict.FAILED, words)]
+    return [Checked("heard", Verdict.OK)]
+
+
+class _Heard(Middleware):
+    """Counts the calls that get past whatever else stands before the tools of a server."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        """Count one, and let it pass."""
+        self.calls += 1
+        return await call_next(context)
+
+    async def during(self, host: Host, event: Event, arguments: Mapping[str, Json]) -> int:
+        """Make a call and count how many servers of the tree let it through."""
+        before = self.calls
+        await host.call(event, arguments)
+        return self.calls - before
+
+
+@contextmanager
+def _listening(target: Target) -> Iterator[_Heard | None]:
+    """Listen behind the middleware of each server of a tree; None: what is not ours to open."""
+    if not isinstance(target, FastMCP):
+        yield None
+        return
+    heard, servers = _Heard(), list(servers_of(target))
+    for server in servers:
+        server.add_middleware(heard)
+    try:
+        yield heard
+    finally:
+        for server in servers:
+            server.middleware.remove(heard)
 
 
 def _frames(host: Host) -> Checked:

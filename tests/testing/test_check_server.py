@@ -2,12 +2,16 @@
 
 import json
 import shlex
+import subprocess
 import sys
 import textwrap
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from fastmcp import FastMCP
+from fastmcp.server.middleware.caching import ResponseCachingMiddleware
 from fastmcp.tools import Tool, ToolResult
 from mcp.server import MCPServer
 
@@ -152,17 +156,36 @@ async def test_a_server_that_only_the_block_knows_is_not_called_by_the_newest_ho
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("ready", "check", "words"),
+    ("faults", "check", "words"),
     [
-        ("refuses_extra", "extra-arguments", "_gateway"),
-        ("refuses_null", "reasons", "{'reason': None}"),
+        ({"ready": "refuses_extra"}, "extra-arguments", "up, with arguments"),
+        ({"removing": "refuses_extra"}, "extra-arguments", "down, with arguments"),
+        ({"ready": "refuses_null"}, "reasons", "{'reason': None}"),
     ],
 )
-async def test_what_a_handler_written_by_hand_does_not_take_is_found(ready, check, words):
-    report = await check_server(by_hand(ready), block=BLOCK)
+async def test_what_a_handler_written_by_hand_does_not_take_is_found(faults, check, words):
+    report = await check_server(by_hand(**faults), block=BLOCK)
     assert [name for name in report.failed if name != "handlers"] == [check]
     assert words in next(each.words for each in report.words() if each.check == check)
     assert verdicts(report, check)[0] is Verdict.FAILED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_a_cache_that_answers_in_the_place_of_a_handler_is_found(mounted):
+    cached = by_hand()
+    cached.add_middleware(ResponseCachingMiddleware())
+    server = FastMCP("outer") if mounted else cached
+    if mounted:
+        server.mount(cached)
+    report = await check_server(server, block=BLOCK)
+    assert [name for name in report.failed if name != "handlers"] == ["heard"]
+    words = next(each.words for each in report.words() if each.check == "heard")
+    assert words.startswith("up, said the same again, is answered from a cache")
+    assert [type(each) for each in cached.middleware].count(ResponseCachingMiddleware) == 1
+    assert "_Heard" not in {type(each).__name__ for each in cached.middleware}
+    cached.middleware.clear()
+    assert (await check_server(server, block=BLOCK)).failed == ["handlers"]
 
 
 @pytest.mark.anyio
@@ -245,15 +268,54 @@ def test_a_file_or_factory_is_a_target_and_its_noise_stays_off_stdout(noisy, cap
     assert "noise in a handler" in err
 
 
+def test_what_children_of_a_server_print_stays_off_stdout_too(noisy):
+    words = noisy.read_text().replace('print("noise in', 'import os; os.system("echo child"); ("')
+    noisy.write_text(words)
+    code = "from nimble_lifecycle.testing.cli import main; main()"
+    command = [sys.executable, "-c", code, "check-server", f"{noisy}:make", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(ended.stdout)["ok"] is True
+    assert "child" in ended.stderr.split()
+
+
 def test_a_command_is_a_target_and_findings_are_exit_code_one(capsys, tmp_path):
     manifest = tmp_path / "manifest.json"
-    manifest.write_text(json.dumps({"_meta": {"ai.nimblebrain/host": BLOCK}}))
+    manifest.write_text(
+        json.dumps({"manifest_version": "0.4", "_meta": {"ai.nimblebrain/host": BLOCK}})
+    )
     code, out, _ = run(capsys, "--manifest", manifest, "--", sys.executable, OLD)
     assert code == 0, out
     assert shlex.join([sys.executable, str(OLD)]) in out
     code, out, _ = run(capsys, "--", sys.executable, OLD, "ready")
     assert code == 1
     assert "handlers, failed (B 2025, C 2025): ready is marked on 'up', 'down'" in out
+
+
+LISTS_NOTHING = f"""
+import time
+code = open({str(OLD)!r}).read().replace('"tools/list":', '"tools/list" and not time.sleep(60):')
+exec(code)
+"""
+
+
+class NotFound(BaseHTTPRequestHandler):
+    """Answers whatever it is asked with a page that is not there."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_an_address_without_a_server_is_told_by_its_status(capsys):
+    with ThreadingHTTPServer(("127.0.0.1", 0), NotFound) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        code, out, err = run(capsys, f"http://127.0.0.1:{http.server_port}/mcp")
+        http.shutdown()
+    assert (code, out) == (1, "")
+    assert "answers HTTP 404 and speaks neither" in err
 
 
 @pytest.mark.parametrize(
@@ -266,6 +328,8 @@ def test_a_command_is_a_target_and_findings_are_exit_code_one(capsys, tmp_path):
         ([OLD, "--header", "x"], 2, "--header must be"),
         (["http://127.0.0.1:9/mcp"], 1, "cannot be reached"),
         (["--", sys.executable, "-c", ""], 1, "cannot be reached"),
+        (["--timeout", "1s", "--", "sleep", "60"], 1, "it did not answer within 1 s"),
+        (["--timeout", "1s", "--", sys.executable, "-c", LISTS_NOTHING], 1, "tools within 1 s"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line(arguments, code, words, capsys):

@@ -13,9 +13,8 @@ import pytest
 from nimble_lifecycle.testing.cli import main
 
 ADAPTERS = Path(__file__).with_name("adapters")
-DEPOT = f"{ADAPTERS / 'depot.py'}"
 DIRECTORY = f"{ADAPTERS.parents[1] / 'reconciler' / 'directory_vendor.py'}"
-BROKEN = f"{ADAPTERS / 'broken.py'}"
+OBJECTS = f"{ADAPTERS / 'objects.py'}"
 
 
 def ended(*arguments: str) -> int:
@@ -42,7 +41,7 @@ def started(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
 def test_a_sound_adapter_exits_0_with_a_table_of_every_check(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert ended(f"{DEPOT}:Sound") == 0
+    assert ended(f"{OBJECTS}:sound") == 0
     shown = capsys.readouterr()
     lines = {line.split()[0]: line for line in shown.out.splitlines() if line.strip()}
     assert " ok" in lines["find-whole-key"]
@@ -51,14 +50,14 @@ def test_a_sound_adapter_exits_0_with_a_table_of_every_check(
 
 
 def test_a_finding_exits_1_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(f"{BROKEN}:SecretInDetails") == 1
+    assert ended(f"{OBJECTS}:secret_in_details") == 1
     [line] = [each for each in capsys.readouterr().out.splitlines() if "failed" in each]
     assert line.split()[:2] == ["details", "failed"]
     assert "put the secret into a secret store" in line
 
 
 def test_json_holds_every_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(f"{BROKEN}:FindsNothing", "--json") == 1
+    assert ended(f"{OBJECTS}:finds_nothing", "--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert (report["kind"], report["ok"], report["left_behind"]) == ("depot", False, [])
     found = {each["check"]: each for each in report["checks"]}
@@ -125,6 +124,53 @@ def test_wrong_use_exits_2_with_one_line(
     [line] = shown.err.splitlines()
     assert line.startswith("nimble-lifecycle: ")
     assert said in line
+
+
+def test_what_an_adapter_prints_stays_off_stdout(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import os, subprocess, sys\n"
+        "from depot import Sound\n"
+        "print('import')\n"
+        "class Noisy(Sound):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        subprocess.run([sys.executable, '-c', 'print(\\'child\\')'])\n"
+        "    async def provision(self, tenancy):\n"
+        "        print('provision')\n"
+        "        os.write(1, b'descriptor\\n')\n"
+        "        return await super().provision(tenancy)\n"
+        "    async def inventory(self):\n"
+        "        print('inventory')\n"
+        "        async for each in super().inventory():\n"
+        "            yield each\n"
+        "vendor = Noisy()\n"
+    )
+    with started("noisy.py:vendor", "--json", cwd=tmp_path) as process:
+        out, err = process.communicate(timeout=120)
+    assert json.loads(out)["ok"] is True, err
+    assert {"import", "child", "provision", "descriptor", "inventory"} <= set(err.split())
+
+
+def test_of_a_class_each_worker_has_an_object_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("alone.py").write_text(
+        "from depot import Sound\n"
+        "class Alone(Sound): ...\n"  # whose vendor is in the object
+        "vendor = Alone()\n"
+    )
+
+    def next_worker(target: str) -> dict[str, str]:
+        ended(target, "--json")
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        return next(each for each in checks if each["check"] == "next-worker")
+
+    assert next_worker("alone:Alone")["verdict"] == "warning"
+    assert "name an object rather than the class" in next_worker("alone:Alone")["words"]
+    assert next_worker("alone:vendor")["verdict"] == "not checked"
+    Path("world").mkdir()
+    assert next_worker(f"{DIRECTORY}:Unhurried")["verdict"] == "ok"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

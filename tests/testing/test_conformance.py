@@ -1,13 +1,22 @@
 """The conformance suite finds each mistake for its own reason, and touches nothing else."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 
 import pytest
-from broken import BROKEN, LooksUpOnly, Slow, TooSlowOnAThread
-from depot import Depot, DepotSandbox, Sound, Thing
+from broken import (
+    BROKEN,
+    DeniesWhatItMade,
+    ListsWhatIsGone,
+    LooksUpOnly,
+    Slow,
+    TooSlowOnAThread,
+)
+from depot import Depot, DepotSandbox, Sound, Thing, plain_words
 from pydantic import BaseModel
 
 from nimble_lifecycle.errors import (
@@ -19,7 +28,7 @@ from nimble_lifecycle.errors import (
     VendorError,
 )
 from nimble_lifecycle.protocol import Tenancy
-from nimble_lifecycle.reconciler import InProgress, Provisioned, Released, Vendor
+from nimble_lifecycle.reconciler import External, InProgress, Provisioned, Released, Vendor
 from nimble_lifecycle.store import Threads
 from nimble_lifecycle.testing import (
     MemoryVendor,
@@ -45,8 +54,13 @@ UNFIT: dict[type[Sound], set[str]] = {
 
 def checked(vendor: Sound, sandbox: Sandbox | None = None, **how: object) -> Report:
     """Run the suite with the other view of the adapter's depot."""
+    return tried(vendor, sandbox or DepotSandbox(vendor.depot), **how)
+
+
+def tried(adapter: Sound | Callable[[], Sound], sandbox: Sandbox, **how: object) -> Report:
+    """Run the suite on an adapter, or on one after the other that is made."""
     given = {"params": {"size": 1}, "changed_params": {"size": 2}, "timeout": 30.0, **how}
-    return asyncio.run(check_vendor(vendor, sandbox=sandbox or DepotSandbox(vendor.depot), **given))
+    return asyncio.run(check_vendor(adapter, sandbox=sandbox, **given))
 
 
 def verdicts(report: Report) -> dict[str, Verdict]:
@@ -64,7 +78,7 @@ def words(report: Report, check: str) -> str:
 def test_a_mistake_is_found_for_its_own_reason_and_cleaned_up(broken: type[Sound]) -> None:
     depot = Depot()
     theirs = depot.create("a name of somebody's", None)
-    report = checked(broken(depot))
+    report = tried(partial(broken, depot), DepotSandbox(depot))
     assert set(report.failed) == BROKEN[broken], str(report)
     assert all(words(report, check) for check in report.failed)
     depot.things.pop(theirs.id, None)
@@ -74,14 +88,14 @@ def test_a_mistake_is_found_for_its_own_reason_and_cleaned_up(broken: type[Sound
 
 @pytest.mark.parametrize("adapter", UNFIT)
 def test_a_sound_adapter_passes_every_check_that_fits_it(adapter: type[Sound]) -> None:
-    vendor = adapter()
-    vendor.depot.create("a name of somebody's", None)
-    report = checked(vendor)
+    depot = Depot()
+    depot.create("a name of somebody's", None)
+    report = tried(partial(adapter, depot), DepotSandbox(depot))
     assert report.ok, str(report)
     unfit = {each.check for each in report.checks if each.verdict is not Verdict.OK}
     assert unfit == UNFIT[adapter]
-    assert vendor.depot.made > 20
-    assert [thing.mark for thing in vendor.depot.things.values()] == [None]
+    assert depot.made > 20
+    assert [thing.mark for thing in depot.things.values()] == [None]
 
 
 @pytest.mark.parametrize("adapter", [MemoryVendor, PlainMemoryVendor])
@@ -96,11 +110,55 @@ def test_the_doubles_of_the_kit_pass(adapter: type[Vendor], world: dict[str, int
     assert vendor.world.resources == {}
 
 
+@pytest.mark.parametrize("adapter", [MemoryVendor, PlainMemoryVendor])
+def test_a_class_whose_vendor_is_in_the_object_is_only_warned(adapter: type[Vendor]) -> None:
+    report = asyncio.run(check_vendor(adapter))
+    assert report.ok, str(report)
+    assert verdicts(report)["next-worker"] is Verdict.WARNING
+
+
 def test_every_check_has_a_mistake_that_it_finds() -> None:
     found = set().union(*BROKEN.values()) | {"one-each"}  # which has a test of its own
     assert found == FIRST.keys() | REST.keys() | LAST.keys()
     assert RESTS_ON.keys() <= REST.keys()
     assert set().union(*RESTS_ON.values()) <= REST.keys()
+
+
+def test_of_one_object_it_says_that_the_next_worker_cannot_be_told() -> None:
+    report = checked(Sound())
+    assert report.ok, str(report)
+    assert verdicts(report)["next-worker"] is Verdict.NOT_CHECKED
+    assert "the adapter's class" in words(report, "next-worker")
+
+
+def test_changed_params_that_change_nothing_the_vendor_shows_are_warned_of() -> None:
+    class IgnoresChanges(Sound):
+        async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+            if tenancy.external_id is None:
+                return await super().provision(tenancy)
+            with plain_words():
+                await self.depot.ask(lambda: self.depot.get(tenancy.external_id))
+            return Provisioned(str(tenancy.external_id), tenancy.details)
+
+    report = checked(IgnoresChanges())
+    assert report.ok, str(report)
+    assert verdicts(report)["update"] is Verdict.WARNING
+    assert "shows" in words(report, "update")
+    report = checked(IgnoresChanges(), changed_params={"size": 1})
+    assert verdicts(report)["update"] is Verdict.OK
+
+
+def test_an_inventory_that_lists_what_is_gone_is_found_by_find_and_nothing_is_left_behind() -> None:
+    report = checked(ListsWhatIsGone(), Sandbox())
+    assert report.failed == ["inventory-released"]
+    assert "gone by find" in words(report, "inventory-released")
+    assert report.left_behind == []
+
+
+def test_a_create_that_is_applied_and_denied_is_found_without_a_sandbox() -> None:
+    report = checked(DeniesWhatItMade(), Sandbox())
+    assert report.failed == ["certain-errors"]
+    assert "TemporaryError" in words(report, "certain-errors")
 
 
 def test_without_a_sandbox_it_says_what_was_not_checked_and_why() -> None:
@@ -191,14 +249,25 @@ def test_a_stray_that_shows_late_is_found_at_the_end() -> None:
 
 
 def test_a_vendor_that_asks_for_patience_gets_it() -> None:
-    class Limited(Sound):
-        asked = 0
+    asked = Counter[str]()
 
+    class Limited(Sound):
         async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
-            self.asked += 1
-            if self.asked % 2:
-                raise RateLimited(after=0.001)
+            self.limit("provision")
             return await super().provision(tenancy)
+
+        async def find(self, tenancy: Tenancy) -> External | InProgress | None:
+            self.limit("find")
+            return await super().find(tenancy)
+
+        async def release(self, tenancy: Tenancy) -> Released | InProgress:
+            self.limit("release")
+            return await super().release(tenancy)
+
+        def limit(self, method: str) -> None:
+            asked[method] += 1
+            if asked[method] % 2:
+                raise RateLimited(after=0.001)
 
     report = checked(Limited(), Sandbox())
     assert report.ok, str(report)
@@ -366,6 +435,20 @@ def test_an_adapter_is_opened_once_and_closed_after_cleaning_up() -> None:
     vendor = Opened()
     assert checked(vendor).ok
     assert vendor.log == ["opened", "closed"]
+
+
+def test_of_a_class_each_object_is_opened_before_it_is_called_and_closed_after() -> None:
+    depot, objects = Depot(), list[Opened]()
+
+    def make() -> Opened:
+        objects.append(Opened())
+        objects[-1].depot = depot
+        return objects[-1]
+
+    report = tried(make, DepotSandbox(depot))
+    assert report.ok, str(report)
+    assert len(objects) > 10
+    assert all(each.log == ["opened", "closed"] for each in objects)
 
 
 @pytest.mark.parametrize(

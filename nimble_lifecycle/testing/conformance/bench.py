@@ -3,14 +3,21 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from nimble_lifecycle.errors import RateLimited, TemporaryError, Unavailable
+from nimble_lifecycle.errors import (
+    CredentialError,
+    PermanentError,
+    RateLimited,
+    TemporaryError,
+    Unavailable,
+)
 from nimble_lifecycle.protocol import Json, Phase, Tenancy
-from nimble_lifecycle.reconciler.calls import Ended, Method, OverrunError, ended
+from nimble_lifecycle.reconciler.calls import Ended, Method, OverrunError, ended, entered
 from nimble_lifecycle.reconciler.redact import described
 from nimble_lifecycle.reconciler.settled import pause_of
 from nimble_lifecycle.reconciler.vendor import External, InProgress, Provisioned, Vendor
@@ -39,6 +46,9 @@ _MIDDLE: Final = "ghijklmnopqrstuvwxyz"
 
 _WITH_ID: Final = (Provisioned, InProgress, External)
 
+_CERTAIN: Final = (TemporaryError, PermanentError, CredentialError, RateLimited, Unavailable)
+"""Errors that say that nothing was applied."""
+
 
 class Finding(Exception):
     """What the adapter got wrong, in a sentence that says what to do."""
@@ -63,6 +73,8 @@ class Life:
     """Those, and ids that were found: what a worker would know of."""
     seen: set[str] = field(default_factory=set)
     """Those, and ids from calls that were interrupted or too late."""
+    creates: int = 0
+    """Calls of provision under its key that may have made something."""
     operation: str | None = None
     """The operation that was last said to be under way."""
     stuck: bool = False
@@ -81,6 +93,8 @@ class Observed:
     """How methods ended that were interrupted and went on all the same."""
     unusable: dict[str, str] = field(default_factory=dict)
     """What was wrong with ids that methods gave."""
+    denied: list[str] = field(default_factory=list)
+    """How creates ended that said that nothing was made, where something was."""
     holds: dict[str, list[float]] = field(default_factory=dict)
     """For each method and call, the longest time the event loop stood still, in seconds."""
 
@@ -98,6 +112,10 @@ class Bench:
     """Seconds to wait for one resource to be made or removed, or one listing to end."""
     crowd: int
     """Resources that are there at once when listings are looked at."""
+    make: Callable[[], Vendor] | None = None
+    """Makes another object of the adapter, where its class is known."""
+    heir: Vendor | None = None
+    """The adapter object of the next worker, inside `succession`."""
     owner: str = field(default_factory=lambda: random_word(10))
     """The owner id of the deployment we play."""
     clock: Clock = field(default_factory=DatabaseClock)
@@ -142,6 +160,11 @@ class Bench:
         """Whether the adapter says that a key may be repeated."""
         return self.vendor.repeatable is not None
 
+    @property
+    def lists(self) -> bool:
+        """Whether what the adapter lists can be believed."""
+        return "inventory" in self.passed and "inventory-released" not in self.failed
+
     def row(self, *, key: str | None = None, workspace: str | None = None) -> Tenancy:
         """Give a row that a worker has just claimed for a create."""
         mark = key or f"{self.owner}-{random_word(26)}"
@@ -169,6 +192,28 @@ class Bench:
         key = tenancy.idempotency_key
         return Life(tenancy) if key is None else self.lives.setdefault(key, Life(tenancy))
 
+    # -- workers ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def succession(self) -> AsyncIterator[None]:
+        """Have a next worker, with an adapter object of its own, that takes over in the block.
+
+        It does so where a call is interrupted, as by a crash, and leaves at the end of the block.
+        """
+        if self.make is None:
+            yield
+            return
+        first, self.heir = self.vendor, self.make()
+        try:
+            async with entered(self.heir):
+                yield
+        finally:
+            self.vendor, self.heir = first, None
+
+    def take_over(self) -> None:
+        """Let the next worker go on from here, where there is one."""
+        self.vendor = self.heir or self.vendor
+
     # -- calls -----------------------------------------------------------------------------------
 
     async def call(
@@ -176,6 +221,8 @@ class Bench:
     ) -> Ended:
         """Call a method once, as the worker does; `Interrupted` where the cut fell into it."""
         watch, life = Watch(cut or Cut()), self.life(tenancy)
+        if name == "provision":
+            life.creates += 1
         method: Method = getattr(by or self.vendor, name)
         outcome = await ended(
             watch.over(method),
@@ -188,6 +235,7 @@ class Bench:
             self.observed.overrun.add(name)
         self._observe(name, watch, outcome, life)
         if watch.interrupted:
+            self.take_over()
             return Interrupted(f"{name} was interrupted")
         if isinstance(outcome, Provisioned):
             life.made.add(outcome.external_id)
@@ -216,6 +264,8 @@ class Bench:
         begun = self.clock.monotonic()
         while True:
             outcome = await self.call(name, tenancy, cut=cut)
+            if name == "provision":
+                await self._must_be_true(tenancy, outcome)
             if isinstance(outcome, OverrunError):
                 raise NotChecked(f"{name} was not over within its limit: see time-limit")
             if name in self.observed.unusable:
@@ -226,6 +276,19 @@ class Bench:
             if wait is None or spent + wait > min(longest, self.timeout):
                 return outcome
             await self.clock.sleep(wait)
+
+    async def _must_be_true(self, tenancy: Tenancy, outcome: Ended) -> None:
+        """Note where a first create is said to have made nothing, and has."""
+        life = self.life(tenancy)
+        if not isinstance(outcome, _CERTAIN) or life.creates != 1:
+            return
+        made = await self.was_made(tenancy)
+        if life.creates != 1:  # another began meanwhile, and may have made it
+            return
+        if made:
+            self.observed.denied.append(said(outcome))
+        else:
+            life.creates = 0
 
     async def late_calls(self) -> None:
         """Let calls that were left behind come to their end, so that what they made is known."""
@@ -270,7 +333,15 @@ class Bench:
         """List the vendor's resources by what can be believed; None: nothing can."""
         if self.sees:
             return list(await self.sandbox.resources())
-        return await self.inventory() if "inventory" in self.passed else None
+        return await self.inventory() if self.lists else None
+
+    async def was_made(self, tenancy: Tenancy) -> bool:
+        """Whether anything carries the row's key, finished or not, as far as can be seen."""
+        if self.looks_up and isinstance(await self.call("find", tenancy), (External, InProgress)):
+            return True
+        with suppress(Exception):  # an adapter may raise anything
+            return any(each.key == tenancy.idempotency_key for each in await self.listing() or [])
+        return False
 
     async def exists(self, tenancy: Tenancy) -> bool | None:
         """Whether `tenancy.external_id` is there; None: nobody can tell."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import isfinite
 from typing import Final
@@ -211,6 +211,7 @@ async def other_keys(bench: Bench) -> None:
 async def update(bench: Bench) -> None:
     """Change the params of a ready tenancy."""
     made = await create(bench, bench.row())
+    before = await _details(bench, made)
     changed = await finished(
         bench, made, await bench.asked("provision", replace(made, params=bench.changed_params))
     )
@@ -220,6 +221,37 @@ async def update(bench: Bench) -> None:
             " set, provision must change that resource and return its id"
         )
     await no_strays(bench, "changed params")
+    if before is not None and bench.changed_params != bench.params:
+        await _must_change(bench, made, before)
+
+
+async def _must_change(bench: Bench, row: Tenancy, before: Mapping[str, Json]) -> None:
+    """Raise Warned where the vendor shows a resource as it was before its params changed."""
+
+    async def look() -> bool | None:
+        return await _details(bench, row) != before or None
+
+    if not await bench.within_lag(look):
+        raise Warned(
+            f"with changed params the vendor (Sandbox.resources) shows {row.external_id} as before:"
+            " provision must change it; if it does, let resources show in details what it changes"
+        )
+
+
+async def _details(bench: Bench, row: Tenancy) -> Mapping[str, Json] | None:
+    """Give what the vendor itself shows of a resource; None: nothing."""
+    shown = await bench.sandbox.resources() if bench.sees else []
+    found = (each.details for each in shown if each.external_id == row.external_id)
+    return next(found, None)
+
+
+async def certain_errors(bench: Bench) -> None:
+    """See that no error said that nothing was made where something was."""
+    for how in bench.observed.denied:
+        raise Finding(
+            f"provision {how}, which says that certainly nothing was made, and something carried"
+            " the key: raise UnknownOutcome for whatever was sent and not plainly refused"
+        )
 
 
 async def no_strays(bench: Bench, what: str) -> None:

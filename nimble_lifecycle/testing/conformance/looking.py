@@ -176,6 +176,28 @@ async def inventory_marks(bench: Bench) -> None:
         )
 
 
+async def inventory_released(bench: Bench) -> None:
+    """List what is there, and not what was released."""
+    _must_list(bench)
+    if not (bench.sees or bench.looks_up):
+        raise NotChecked("there is no find and no Sandbox.resources to see it by")
+    if not bench.released:
+        raise NotChecked("nothing was released")
+
+    async def shown() -> list[str]:
+        return sorted(bench.released & {each.external_id for each in await _listed(bench)})
+
+    async def look() -> bool | None:
+        return None if await shown() else True
+
+    if not await bench.within_lag(look):
+        witness = "Sandbox.resources" if bench.sees else "find"
+        raise Finding(
+            f"inventory shows {(await shown())[0]}, which was released and is gone by {witness}:"
+            " leave out what is removed, or a sweep takes it for an orphan"
+        )
+
+
 def _wrong_mark(row: Tenancy, shown: External) -> str | None:
     """Say which mark of a resource is not the one of its row."""
     key = str(row.idempotency_key)

@@ -27,6 +27,9 @@ from nimble_lifecycle.testing.sandbox import Sandbox
 
 Check: TypeAlias = Callable[[Bench], Awaitable[None]]
 
+Adapter: TypeAlias = Vendor | Callable[[], Vendor]
+"""An adapter, or what makes one: its class."""
+
 Progress: TypeAlias = Callable[[Sequence[Checked], str], None]
 """Called before each check with what is known so far and the name of the check."""
 
@@ -51,11 +54,13 @@ REST: Final[Mapping[str, Check]] = {
     "release": releasing.released,
     "release-again": releasing.released_again,
     "release-by-id": releasing.surplus,
+    "inventory-released": looking.inventory_released,
     "repeat": creating.repeated,
     "repeat-at-once": creating.repeated_at_once,
     "other-keys": creating.other_keys,
     "update": creating.update,
     "update-of-gone": releasing.update_of_gone,
+    "next-worker": crashing.next_worker,
     "interrupted-create": crashing.interrupted_create,
     "interrupted-release": crashing.interrupted_release,
     "forgotten-operation": creating.forgotten_operation,
@@ -63,6 +68,7 @@ REST: Final[Mapping[str, Check]] = {
     "rate-limit": troubles.rate_limit,
     "unreachable": troubles.unreachable,
     "no-answer": troubles.no_answer,
+    "certain-errors": creating.certain_errors,
     "lost-answer": troubles.lost_answer,
     "one-each": observed.one_each,
     "untouched": observed.untouched,
@@ -85,12 +91,15 @@ RESTS_ON: Final[Mapping[str, frozenset[str]]] = {
     "inventory-marks": frozenset({"inventory"}),
     "repeat-at-once": frozenset({"repeat"}),
     "release-by-id": frozenset({"release"}),
+    "inventory-released": frozenset({"inventory", "release", "release-by-id"}) | _LOOKED_UP,
     "update": frozenset({"repeat"}),
     "update-of-gone": frozenset({"update", "release"}),
     "interrupted-create": _LOOKED_UP | {"repeat"},
     "interrupted-release": frozenset({"release", "release-again", "release-by-id"}),
+    "certain-errors": _LOOKED_UP,
     "lost-answer": _LOOKED_UP
-    | {"repeat", "release", "release-again", "interrupted-create", "interrupted-release"},
+    | {"repeat", "release", "release-again", "interrupted-create", "interrupted-release"}
+    | {"certain-errors"},
 }
 """What a check takes for granted: where that failed, it would only say the same once more."""
 
@@ -98,7 +107,7 @@ log = logging.getLogger("nimble_lifecycle")
 
 
 async def check_vendor(
-    vendor: Vendor,
+    vendor: Adapter,
     *,
     sandbox: Sandbox | None = None,
     params: Mapping[str, Json] | None = None,
@@ -110,19 +119,24 @@ async def check_vendor(
     """Run an adapter through repeated calls, crash points and faults, against its own vendor.
 
     Give it an account or a double that may be filled and emptied: it makes some dozens of resources
-    and removes them again, whatever happens. `vendor` must not have been entered yet; `sandbox` is
-    the other view of the vendor, without which some checks are not made. `params` must fit
-    `params_model`; `changed_params` is what a ready tenancy is changed to, by default the same.
-    `timeout` is in seconds, for one resource to be made or removed. `crowd` resources are there at
-    once when the inventory is looked at: make it more than a page.
+    and removes them again, whatever happens. `vendor` is the adapter's class, or whatever makes an
+    adapter, so that the next worker has an object of its own; or an adapter that was not entered
+    yet, which then goes on by itself. `sandbox` is the other view of the vendor, without which some
+    checks are not made. `params` must fit `params_model`; `changed_params` is what a ready tenancy
+    is changed to, by default the same. `timeout` is in seconds, for one resource to be made or
+    removed. `crowd` resources are there at once when the inventory is looked at: make it more than
+    a page.
 
     Raises ConfigurationError for params that do not fit, or where the adapter itself does, and
     VendorError where it cannot be opened.
     """
     threads = Threads(20, "nimble-check")
     given = dict(params or {})
+    make = None if isinstance(vendor, Vendor) else vendor
+    first = vendor if isinstance(vendor, Vendor) else vendor()
     bench = Bench(
-        vendor=vendor,
+        vendor=first,
+        make=make,
         sandbox=sandbox or Sandbox(),
         threads=threads,
         params=given,
@@ -132,7 +146,7 @@ async def check_vendor(
     )
     _must_fit(bench)
     try:
-        async with _entered(bench.sandbox, "sandbox"), _entered(vendor, "adapter"):
+        async with _entered(bench.sandbox, "sandbox"), _entered(first, "adapter"):
             return await _run(bench, progress or (lambda _done, _name: None))
     finally:
         threads.close()

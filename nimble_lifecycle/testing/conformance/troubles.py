@@ -88,7 +88,7 @@ async def lost_answer(bench: Bench) -> None:
 
 async def _is_settled(bench: Bench, row: Tenancy, outcome: Ended, where: str) -> None:
     certain = isinstance(outcome, VendorError) and not isinstance(outcome, UnknownOutcome)
-    if isinstance(outcome, PermanentError) or (certain and await _was_made(bench, row)):
+    if isinstance(outcome, PermanentError) or (certain and await bench.was_made(row)):
         raise Finding(
             f"{where}, provision {said(outcome)}, which says that certainly nothing was made:"
             " raise UnknownOutcome for whatever was sent and not plainly answered"
@@ -97,13 +97,6 @@ async def _is_settled(bench: Bench, row: Tenancy, outcome: Ended, where: str) ->
         await finished(bench, row, await recovered(bench, row))
     except Finding as finding:
         raise Finding(f"{where}: {finding}") from finding
-
-
-async def _was_made(bench: Bench, row: Tenancy) -> bool:
-    """Whether the row's resource is there; a name that is taken by itself is as good as found."""
-    if bench.looks_up:
-        return isinstance(await bench.asked("find", row), (External, InProgress))
-    return any(shown.key == row.idempotency_key for shown in await bench.listing() or [])
 
 
 async def _lost_release(bench: Bench, trouble: Trouble) -> None:

@@ -92,7 +92,7 @@ class Bearer(httpx2.Auth):
             self._minted = None
             request.headers["authorization"] = f"Bearer {await self._token()}"
             response = yield request
-        self._caller.refused = response.status_code if response.is_error else None
+        self._caller.refused = None if response.is_success else response.status_code
 
     async def _token(self) -> str | None:
         token = self._caller.token
@@ -178,8 +178,11 @@ async def connected(
         await client.__aenter__()  # type: ignore[no-untyped-call]
     except (*TROUBLES, *LOST) as error:
         if isinstance(error, MCPError) and error.code in OTHER_ERA:
-            raise EraNotSpoken(f"the server does not speak {era}: {error.message}") from error
-        raise NotConnected(f"the server cannot be reached: {words_of(error, caller)}") from error
+            words = f"the server does not speak {era}: {words_of(error, caller)}"
+            raise EraNotSpoken(words) from error
+        late = f"it did not answer within {limit:g} s" if timed_out(error) else None
+        words = f"the server cannot be reached: {late or words_of(error, caller)}"
+        raise NotConnected(words) from error
     spoken = client.protocol_version
     if era is Era.DISCOVER and spoken != era:
         await closed(client)
@@ -190,6 +193,13 @@ async def connected(
 async def closed(client: Client[ClientTransport]) -> None:
     """Close a connection, whatever still waits on it."""
     await client.close()  # type: ignore[no-untyped-call]
+
+
+def timed_out(error: BaseException | None) -> bool:
+    """Whether a time limit is what an error comes from: the client wraps it into others."""
+    while error is not None and not isinstance(error, TimeoutError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def words_of(error: BaseException, caller: Caller) -> str:

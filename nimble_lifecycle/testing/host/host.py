@@ -313,6 +313,11 @@ class Host:
         """The revision that was negotiated; None without a connection."""
         return None if self._client is None else self._client.protocol_version
 
+    @property
+    def refused(self) -> int | None:
+        """Status of the last HTTP answer where that was no success."""
+        return self._caller.refused
+
     def _where(self) -> str:
         if not self.handlers.listed:
             return "the server lists no tools"
@@ -334,7 +339,12 @@ class Host:
         self._client = client
         self._was_ready = False
         try:
-            await self._read_handlers(client)
+            async with asyncio.timeout(self._timeout):
+                await self._read_handlers(client)
+        except TimeoutError as error:
+            await self.disconnect()
+            words = f"the server does not list its tools within {self._timeout:g} s"
+            raise NotConnected(words) from error
         except (*TROUBLES, *LOST) as error:
             await self.disconnect()
             words = f"the server does not list its tools: {words_of(error, self._caller)}"

@@ -141,6 +141,50 @@ class ForgetsTheSecondStep(Sound):
         return await super().provision(tenancy)
 
 
+class DrawsItsKeysInTheObject(Sound):
+    """Idempotent for as long as the object lives."""
+
+    def __init__(self, depot: Depot | None = None) -> None:
+        super().__init__(depot)
+        self.drawn: dict[str | None, str] = {}
+
+    async def made(self, tenancy: Tenancy) -> Thing:
+        key = tenancy.idempotency_key
+        drawn = self.drawn.setdefault(key, uuid4().hex)
+        return await self.depot.ask(lambda: self.depot.create(drawn, key, drawn))
+
+
+class MarksInTheObject(Sound):
+    def __init__(self, depot: Depot | None = None) -> None:
+        super().__init__(depot)
+        self.marks: dict[str, str | None] = {}
+
+    async def made(self, tenancy: Tenancy) -> Thing:
+        thing = await super().made(tenancy)
+        self.marks[thing.id] = tenancy.idempotency_key
+        return thing
+
+    def is_it(self, thing: Thing, tenancy: Tenancy) -> bool:
+        return self.marks.get(thing.id) == tenancy.idempotency_key
+
+
+class RemembersTheSecondStepInTheObject(Sound):
+    """Does its second step again only where it knows that it began."""
+
+    def __init__(self, depot: Depot | None = None) -> None:
+        super().__init__(depot)
+        self.begun: set[str | None] = set()
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        if tenancy.idempotency_key not in self.begun:
+            with plain_words():
+                async for thing in self.everything():
+                    if self.is_it(thing, tenancy):
+                        return Provisioned(thing.id, self.details(thing))
+        self.begun.add(tenancy.idempotency_key)
+        return await super().provision(tenancy)
+
+
 class Refuses(Sound):
     async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
         raise KeyError("region")
@@ -213,10 +257,6 @@ class RemembersTooShortly(Sound):
 class Slow(Sound):
     """Sound too: a vendor that needs an operation for each create and release."""
 
-    def __init__(self, depot: Depot | None = None) -> None:
-        super().__init__(depot)
-        self.begun: set[str] = set()
-
     async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
         if tenancy.external_id is not None:
             return await super().provision(tenancy)
@@ -230,12 +270,12 @@ class Slow(Sound):
         return self.operation(f"delete-{thing.id}")
 
     def operation(self, name: str) -> InProgress:
-        self.begun.add(name)
+        self.depot.operations.add(name)
         return InProgress(name, poll_after=0.0, deadline=60.0)
 
     async def poll(self, tenancy: Tenancy) -> Provisioned | Released | InProgress:
         verb, _, name = str(tenancy.operation_id).partition("-")
-        if tenancy.operation_id not in self.begun:
+        if tenancy.operation_id not in self.depot.operations:
             raise Gone
         with plain_words():
             if verb == "delete":
@@ -357,6 +397,27 @@ class FindGivesNoDetails(Sound):
     async def find(self, tenancy: Tenancy) -> External | InProgress | None:
         found = await super().find(tenancy)
         return replace(found, details={}) if found else None
+
+
+class ListsWhatIsGone(Sound):
+    """Its vendor keeps a trace of what was removed, and it lists that too."""
+
+    def __init__(self, depot: Depot | None = None) -> None:
+        super().__init__(depot)
+        self.traces: list[External] = []
+
+    async def release(self, tenancy: Tenancy) -> Released | InProgress:
+        thing = self.depot.things.get(str(tenancy.external_id))
+        outcome = await super().release(tenancy)
+        if thing is not None:
+            self.traces.append(self.shown(thing))
+        return outcome
+
+    async def inventory(self) -> AsyncIterator[External]:
+        async for shown in super().inventory():
+            yield shown
+        for trace in self.traces:
+            yield trace
 
 
 class ListsTheFirstPage(Sound):
@@ -583,6 +644,21 @@ class LostAnswerIsCertain(Sound):
             raise TemporaryError("try again") from error
 
 
+class DeniesWhatItMade(Sound):
+    """Its vendor answers a create with "busy", and makes it."""
+
+    def __init__(self, depot: Depot | None = None) -> None:
+        super().__init__(depot)
+        self.asked: set[str | None] = set()
+
+    async def provision(self, tenancy: Tenancy) -> Provisioned | InProgress:
+        made = await super().provision(tenancy)
+        if tenancy.external_id is None and tenancy.idempotency_key not in self.asked:
+            self.asked.add(tenancy.idempotency_key)
+            raise TemporaryError("busy", delay=0.001)
+        return made
+
+
 class LostSecondStepIsCertain(Sound):
     """Takes the second of two requests for the whole, so that the first is forgotten."""
 
@@ -673,6 +749,9 @@ BROKEN: dict[type[Sound], set[str]] = {
     SaysReadyOfWhatIsGone: {"update-of-gone"},
     HalfMadeIsLost: {"interrupted-create"},
     ForgetsTheSecondStep: {"interrupted-create"},
+    DrawsItsKeysInTheObject: {"next-worker"},
+    MarksInTheObject: {"next-worker"},
+    RemembersTheSecondStepInTheObject: {"interrupted-create"},
     Refuses: {"provision"},
     ReturnsTheAnswer: {"provision"},
     EmptyId: {"ids"},
@@ -696,6 +775,7 @@ BROKEN: dict[type[Sound], set[str]] = {
     FindGivesTheName: {"find"},
     FindShowsHalfTheKey: {"find"},
     FindGivesNoDetails: {"find-details"},
+    ListsWhatIsGone: {"inventory-released"},
     ListsTheFirstPage: {"inventory"},
     ListsForEver: {"inventory"},
     ListsWithoutATimeZone: {"inventory"},
@@ -720,6 +800,7 @@ BROKEN: dict[type[Sound], set[str]] = {
     FailureIsNotFound: {"no-answer"},
     FailureIsRejection: {"no-answer"},
     LostAnswerIsCertain: {"lost-answer"},
+    DeniesWhatItMade: {"certain-errors"},
     LostSecondStepIsCertain: {"lost-answer"},
     CreatesAgainByItself: {"lost-answer"},
     SwallowsCancellation: {"cancellation"},

@@ -61,6 +61,7 @@ class Depot:
     def __init__(self) -> None:
         self.things: dict[str, Thing] = {}
         self.made = 0
+        self.operations: set[str] = set()
         self.trouble: Trouble | None = None
         self.after = 0
         self._keys: dict[str, str] = {}
