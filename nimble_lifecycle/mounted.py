@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from fastmcp import FastMCP
 from fastmcp.server.providers import FastMCPProvider, LocalProvider, Provider
 from fastmcp.tools import Tool
+from fastmcp.utilities.versions import dedupe_with_versions
 
 
 async def local_tools(server: FastMCP) -> list[tuple[FastMCP, Tool]]:
@@ -22,13 +23,14 @@ async def local_tools(server: FastMCP) -> list[tuple[FastMCP, Tool]]:
 
 
 async def reachable_tools(server: FastMCP) -> list[Tool]:
-    """List the tools of the tree under the names that its root serves, of each name the first.
+    """List the tools of the tree under the names that its root serves, of each name the one.
 
-    Nobody else is asked: no middleware runs, and what a proxy would fetch is left out.
+    Nobody else is asked: no middleware runs, and what a proxy would fetch is left out. Raises what
+    transforms of the author raise.
     """
     found = [tool for each in server.providers for tool in await _reachable_by(each)]
     tools = await _transformed(server, found)
-    return list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
+    return list(dedupe_with_versions(list(tools), lambda tool: tool.name))
 
 
 async def _reachable_by(provider: Provider) -> Sequence[Tool]:

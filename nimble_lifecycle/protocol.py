@@ -181,7 +181,7 @@ class Workspace:
 
 
 def check_kind(kind: object) -> str:
-    """Give what may be a kind, the name of a server; raises ValueError for anything else."""
+    """Give what may be a kind, the name of a server; raises ValueError or TypeError."""
     name = _check_name("kind", kind)
     if name == FLEET:
         raise ValueError(f"the kind cannot be {FLEET!r}, which stands for every one")
@@ -190,7 +190,7 @@ def check_kind(kind: object) -> str:
 
 def _check_name(label: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"the {label} is no text but {type(value).__name__}")  # noqa: TRY004  # one kind of error for all that is wrong
+        raise TypeError(f"the {label} is no text but {type(value).__name__}")
     if not value.strip():
         raise ValueError(f"the {label} is {'blank' if value else 'empty'}")
     if len(value) > MAX_WORKSPACE_ID_LENGTH:

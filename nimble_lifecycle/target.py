@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -51,23 +51,41 @@ def one_line(error: BaseException) -> str:
 
 
 def _import(name: str) -> ModuleType:
-    source = Path.cwd() / "src"
-    if source.is_dir():
-        _search_first(source)
     _search_first(Path.cwd())
+    top = name.partition(".")[0]
+    try:
+        found = find_spec(top)
+    except ValueError:  # what is running now, say as a script
+        found = None
+    source = Path.cwd() / "src"
+    if found is None and ((source / top).is_dir() or (source / f"{top}.py").is_file()):
+        _search_first(source)
     return import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file as the module of its package, or under its own name where it has none."""
+    """Import a file under its own name, or as a module of its package where it needs that."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no such file in {Path.cwd()}")
     path = path.resolve()
     root = _root_of(path)
     parts = path.relative_to(root).with_suffix("").parts
-    if len(parts) > 1 and not _is_taken(parts[0], root):
+    in_package = path.parent != root and not _is_taken(parts[0], root)
+    if in_package and path.stem == "__init__":
         return _import_of_package(path, root, parts)
-    return _import_script(path)
+    try:
+        return _import_script(path)
+    except ImportError as error:
+        # Only where it must be: a package's own code is loaded with it.
+        if not in_package or not _needs_package(error, parts[0]):
+            raise
+    return _import_of_package(path, root, parts)
+
+
+def _needs_package(error: ImportError, package: str) -> bool:
+    """Whether a file could not be imported by itself since it names its package."""
+    relative = error.name is None and "relative import" in str(error)
+    return relative or (error.name or "").partition(".")[0] == package
 
 
 def _root_of(path: Path) -> Path:

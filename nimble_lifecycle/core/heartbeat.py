@@ -14,6 +14,8 @@ from nimble_lifecycle.protocol import Workspace
 
 INTERVAL: Final = 300.0
 """Seconds between two touches of a workspace."""
+NO_ROW_INTERVAL: Final = 10.0
+"""Seconds between two touches of a workspace that has no row to touch."""
 MAX_WORKSPACES: Final = 10_000
 """Workspaces remembered; the one touched longest ago is forgotten first."""
 MAX_WAITING: Final = 256
@@ -64,8 +66,8 @@ class Heartbeat:
             return
         try:
             async with self._one:
-                if not await self._touch(workspace):
-                    self.forget(workspace)  # it has no row yet: its first use is still to be noted
+                if not await self._touch(workspace):  # it has no row yet, and may get one soon
+                    self._touched[workspace] = self._clock() - INTERVAL + NO_ROW_INTERVAL
         except Exception as error:  # noqa: BLE001  # may not fail the call; the next call retries
             self.forget(workspace)
             logger.debug("no heartbeat: %s", type(error).__name__)

@@ -119,7 +119,7 @@ def refuse_no_kind(kind: str) -> None:
     """Raise `ConfigurationError` for what no worker could serve."""
     try:
         check_kind(kind)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         words = f"{error}; it is the server's name, or what Lifecycle(kind=...) says"
         raise ConfigurationError(words) from None
 

@@ -208,12 +208,17 @@ def read_document(path: Path, entry: str | None = None) -> Document:
         raise ConfigurationError(f"{path} is not {name}: {what}") from error
     if not isinstance(whole, dict):
         raise ConfigurationError(f"{path} is not a manifest: its {name} is not an object")
-    servers = whole.get("servers")
+    servers = None if _is_bundle(whole) else whole.get("servers")
     place = _place(servers, path, entry) if isinstance(servers, list) else ()
     if entry is not None and not place:
         raise ConfigurationError(f"{path} has no list of servers: leave out --entry {entry}")
     _refuse_unread(_at(whole, place), ".".join([str(path), *map(str, place)]))
     return Document(text, whole, place, language)
+
+
+def _is_bundle(content: Mapping[str, Json]) -> bool:
+    """Whether it says that it is the manifest of a bundle (MCPB, before that DXT)."""
+    return any(content.get(name) is not None for name in ("manifest_version", "dxt_version"))
 
 
 def _place(servers: Sequence[Json], path: Path, entry: str | None) -> Place:
@@ -240,7 +245,7 @@ def _at(whole: dict[str, Json], place: Place) -> dict[str, Json]:
 
 def _refuse_unread(content: Mapping[str, Json], label: str) -> None:
     """Raise ConfigurationError for what is neither of the two kinds that hosts read."""
-    if content.get("manifest_version") is not None or content.get("dxt_version") is not None:
+    if _is_bundle(content):
         return
     wrapped = content.get("server")
     if isinstance(wrapped, dict) and "name" in wrapped:

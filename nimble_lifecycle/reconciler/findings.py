@@ -102,11 +102,11 @@ class Report:
     def left(self) -> dict[str, int]:
         """Count by sort what only a person settles; nothing of what a list that fails would show.
 
-        Vanished resources are none of it: what is not made anew is a row that somebody paused.
+        Silence is none of it, which need not mean anything; nor are vanished resources: what is not
+        made anew is a row that somebody paused.
         """
         counts = Counter(each.sort for each in self.findings if each.outcome is Outcome.REPORTED)
         shown_by = {
-            Sort.STALE: None,
             Sort.UNLISTED: self.installations,
             Sort.ORPHAN: self.inventory,
             Sort.MATCH: self.inventory,

@@ -60,16 +60,20 @@ _PATTERNS: Final = (
     ),
     _NAMED,
     # what follows an option of a command, or stands in an element of XML
-    re.compile(rf"(?P<kept>--?(?:{_WORDS})[\w-]{{0,30}}\s{{1,5}})[^\s\"']+", re.IGNORECASE),
+    re.compile(
+        rf"(?P<kept>(?<![\w-])--?(?:{_WORDS})[\w-]{{0,30}}\s{{1,5}})"
+        r"(?:\"[^\"]*\"?|'[^']*'?|[^\s\"']+)",
+        re.IGNORECASE,
+    ),
     re.compile(
         rf"(?P<kept><(?:[\w-]{{1,30}}:)?[\w-]{{0,30}}(?:{_WORDS})[\w-]{{0,30}}>)[^<]+",
         re.IGNORECASE,
     ),
     # the body of a private key, as a file has it
-    re.compile(r"(?P<kept>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)[^-]+"),
+    re.compile(r"(?P<kept>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(?:(?!-----END)[\s\S])+"),
     # what well-known services begin theirs with
     re.compile(
-        r"\b(?P<kept>)(?:[rs]k[-_][\w-]{12}|gh[pousr]_\w{12}|github_pat_\w{12}|xox[a-z]-[\w-]{8}"
+        r"\b(?P<kept>)(?:[rs]k[-_](?:live|test|proj|ant)[-_][\w-]{8}|gh[pousr]_\w{12}|github_pat_\w{12}|xox[a-z]-[\w-]{8}"
         r"|glpat-[\w-]{8}|AIza[\w-]{16}|AKIA[0-9A-Z]{12}|SG\.[\w-]{8})[\w.-]*"
     ),
     # JSON web tokens, wherever they stand

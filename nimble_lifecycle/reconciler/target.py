@@ -84,7 +84,7 @@ def _findings(vendor: Vendor) -> Iterator[tuple[bool, str]]:
     yield kind is None, "must name its kind, the name of the server it serves"
     try:
         check_kind(kind)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         yield True, f"must name its kind, the name of the server it serves: {error}"
     for method in ("provision", "release"):
         yield not vendor.implements(method), f"lacks the method {method}"
@@ -119,7 +119,7 @@ def _takes(method: object, given: str) -> bool:
     if not callable(method):
         return False
     try:
-        inspect.signature(method).bind(*[given] if given else [])
+        inspect.signature(method, follow_wrapped=False).bind(*[given] if given else [])
     except TypeError:
         return False
     except ValueError:  # it does not say what it takes

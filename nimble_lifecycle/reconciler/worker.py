@@ -152,7 +152,9 @@ class Worker:
             except Exception:
                 await self._leave(beside)
                 raise
-            await self._leave(beside)
+            left = await self._leave(beside)
+            if left and self._fault is None and not self._all_lost:
+                await _first(self._disown(), self._clock.sleep(PARTING))
         if self._fault is not None:
             raise self._fault
 
@@ -162,10 +164,11 @@ class Worker:
             self._fault = settler.exception()
             self.stop()
 
-    async def _leave(self, beside: "Sequence[asyncio.Task[None]]") -> None:
+    async def _leave(self, beside: "Sequence[asyncio.Task[None]]") -> bool:
+        """Let what is under way end; give whether anything was left behind."""
         for task in beside:
             task.cancel()
-        await self._drain()
+        return await self._drain()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -286,20 +289,20 @@ class Worker:
                 await chore.work()
                 chore.at = now + chore.every
 
-    async def _drain(self) -> None:
+    async def _drain(self) -> bool:
         if self._all_lost:
             log.error("every slot is held by a vendor call that does not end")
         else:
             await _first(self._all_settled(), self._clock.sleep(self._limits.drain))
-        if self._open:
+        behind = self._open > 0  # before what is left is cancelled, and closed by that
+        if behind:
             log.warning("%d calls are left behind; their leases expire", self._open)
         left = self._steps.abandon() | self._concluding
         for task in self._concluding:
             task.cancel()
         if left:
             await _first(asyncio.wait(left), self._clock.sleep(PARTING))
-        if self._open and not self._all_lost:
-            await _first(self._disown(), self._clock.sleep(PARTING))
+        return behind
 
     async def _disown(self) -> None:
         """Say of the rows left behind that they did not end this worker: it was stopped."""

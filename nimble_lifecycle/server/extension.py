@@ -14,6 +14,7 @@ from fastmcp import FastMCP
 from fastmcp.server.extensions import ServerExtension
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import Tool
+from fastmcp.tools.tool_transform import TransformedTool
 from mcp_types import CallToolRequestParams, InitializeRequest, InitializeResult
 
 from nimble_lifecycle.errors import HandlerError
@@ -40,7 +41,7 @@ class LifecycleExtension(ServerExtension):
         """
         await refuse_two_handlers(self.server)
         await refuse_cached_handlers(self.server)
-        listed = await reachable_tools(self.server)
+        listed = await _listed(self.server)
         await refuse_replaced_handlers(self.server, listed)
         calls = CallsOfTree(listed)
         with innermost(self.server, AdvertiseOnInitialize()), innermost(self.server, calls):
@@ -81,7 +82,7 @@ class CallsOfTree(Middleware):
         self._declared = {
             tool.name: tool.parameters.get("properties", {}).keys()
             for tool in listed
-            if marked_event(tool.meta) is not None
+            if isinstance(tool, TransformedTool) and marked_event(tool.meta) is not None
         }
 
     async def __call__(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
@@ -132,7 +133,9 @@ async def refuse_replaced_handlers(server: FastMCP, listed: Sequence[Tool]) -> N
         event = marked_event(tool.meta)
         if event is None or event in shown:
             continue
-        if any(tool.name == other.name for other in listed):
+        # What was transformed may be this very tool, without its marker: for manifests to say.
+        others = (each for each in listed if not isinstance(each, TransformedTool))
+        if any(tool.name == other.name for other in others):
             raise HandlerError(
                 f"Another tool stands in the place of {tool.name!r} of {owner.name!r}, which"
                 f" answers the lifecycle event {event!r}. Rename one, or give on_…(name=...)."
@@ -146,7 +149,7 @@ async def refuse_cached_handlers(server: FastMCP) -> None:
     """
     for each in servers_of(server):
         caches = [cache for cache in map(_cached_by, each.middleware) if cache is not None]
-        tools = await reachable_tools(each) if caches else ()
+        tools = await _listed(each) if caches else ()
         handlers = [tool.name for tool in tools if marked_event(tool.meta) is not None]
         cached = [name for name in handlers if any(is_cached(name) for is_cached in caches)]
         if cached:
@@ -155,6 +158,14 @@ async def refuse_cached_handlers(server: FastMCP) -> None:
                 " from its cache, and no second install would be heard. Give it"
                 f" call_tool_settings={{'excluded_tools': {handlers!r}}}."
             )
+
+
+async def _listed(server: FastMCP) -> Sequence[Tool]:
+    """List what can be listed before any request; nothing where an author's transform needs one."""
+    try:
+        return await reachable_tools(server)
+    except Exception:  # noqa: BLE001  # a check may not keep a server from starting
+        return ()
 
 
 def _cached_by(middleware: Middleware) -> Callable[[str], bool] | None:

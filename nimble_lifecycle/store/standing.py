@@ -257,7 +257,6 @@ _LEFT = {
     Sort.ORPHAN: ("resources of ours that no row has", ("--release-orphans",)),
     Sort.MATCH: ("resources that an unknown create may have made", ("--dry-run",)),
     Sort.UNLISTED: ("workspaces that the host does not list", ("--release-unlisted",)),
-    Sort.STALE: ("workspaces not heard from for long", ("--release-stale-after", "30d")),
 }
 """What a sweep leaves to a person, and with what options the next one settles or lists it."""
 

@@ -192,7 +192,11 @@ class Threads:
             return self._end(caller, None, error)
         self._give()
         rest = partial(others._do_second, caller, partial(second, cast("T", result)))
-        return rest() if others._has_slot(caller, rest) else _nothing
+        if others._has_slot(caller, rest):
+            return rest()
+        if caller.answer.done():  # gone already, and nobody else would take it out
+            others._gone(caller)
+        return _nothing
 
     def _do_second(self, caller: "_Caller[U]", second: Callable[[], U]) -> Callable[[], None]:
         if caller.answer.done():  # gone while it waited for the slot

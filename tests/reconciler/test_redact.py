@@ -41,6 +41,8 @@ from nimble_lifecycle.reconciler.redact import CHAIN, FRAMES, MAX_ERROR, describ
         ("access_token: 'abc123'", "abc123"),
         ("client_secret=abc123", "abc123"),
         ("run acme --token abc123 --page 2", "abc123"),
+        ("run acme --password 'my secret' x", "secret"),
+        ("-----BEGIN PRIVATE KEY-----\nDEK-Info: A-B\n\nMIIEow\n-----END", "MIIEow"),
         ("<login><password>hunter2</password></login>", "hunter2"),
         ("<ns:apiKey>abc123</ns:apiKey>", "abc123"),
         ("body=password%3Dhunter2%26page%3D2", "hunter2"),
@@ -65,6 +67,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
     "text",
     [
         "POST /tenancies: 409 Conflict (name acme-1 is taken), see https://acme.test/help",
+        "max-tokens 4096 exceeded for sk-production-eu-west by a non-secret value",
         "the task-list of desk_1 and risk-assessment-2030 use --page 2 and <name>x</name>",
         "the author: Jane, asked for a token, then left; passed: 3",
     ],

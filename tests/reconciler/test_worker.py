@@ -827,6 +827,15 @@ def test_stopping_workers_in_the_middle_of_a_call_quarantines_no_row(fleet: Make
     assert (f.phases(), len(f.world.resources)) == ({"ready": 1}, 1)
 
 
+def test_a_worker_that_is_stopped_disowns_nothing_of_another(fleet: MakeFleet) -> None:
+    f = fleet(MemoryVendor())
+    f.ready("a", "b")
+    mine, others = (replace(rules_of(f.vendor, f.limits, name)) for name in ("me", "another"))
+    assert len(f.store.claim(mine, 1)) == len(f.store.claim(others, 1)) == 1
+    f.store.disown(mine)
+    assert sorted(str(row["lease_owner"]) for row in f.rows()) == ["None", "another"]
+
+
 def test_an_adapter_that_cannot_open_ends_the_worker_in_one_sentence(
     sqlite_fleet: MakeFleet,
 ) -> None:

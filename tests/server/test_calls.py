@@ -136,7 +136,7 @@ async def test_params_with_a_set_are_the_same_in_every_process(sqlite_table, tmp
         "from pydantic import BaseModel\n"
         "class Inner(BaseModel):\n    tags: frozenset[str] = frozenset('abcdef')\n"
         "class Plan(BaseModel):\n    features: set[str] = set('uvwxyz')\n"
-        "    inner: list[Inner] = [Inner()]\n    order: list[str] = ['b', 'a']\n"
+        "    inner: tuple[Inner] = (Inner(),)\n    order: list[str] = ['b', 'a']\n"
         "mcp = FastMCP('acme')\n"
         f"lifecycle = Lifecycle(mcp, database_url={sqlite_table.url!r}, params=lambda _: Plan())\n"
         "lifecycle.on_ready(name='up')(lambda: 'up')\nmcp.run()\n"

@@ -6,7 +6,13 @@ import pytest
 from fastmcp import Client, FastMCP
 
 from nimble_lifecycle import Lifecycle, Workspace
-from nimble_lifecycle.core.heartbeat import INTERVAL, MAX_WAITING, MAX_WORKSPACES, Heartbeat
+from nimble_lifecycle.core.heartbeat import (
+    INTERVAL,
+    MAX_WAITING,
+    MAX_WORKSPACES,
+    NO_ROW_INTERVAL,
+    Heartbeat,
+)
 from nimble_lifecycle.store import IntentStore
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +117,18 @@ async def test_a_touch_that_failed_is_tried_again_by_the_next_call():
     touched.fails = False
     await touched.beat()
     assert touched.workspaces == ["a"]
+
+
+async def test_use_of_a_workspace_without_a_row_is_soon_noted_once_it_has_one():
+    touched = Touched()
+    touched.there = False
+    for _ in range(5):
+        await touched.beat()
+    assert touched.workspaces == ["a"], "one statement in ten seconds, however many calls"
+    touched.there, touched.now = True, NO_ROW_INTERVAL
+    for _ in range(5):
+        await touched.beat()
+    assert touched.workspaces == ["a", "a"]
 
 
 async def test_what_waits_for_a_database_is_bounded():

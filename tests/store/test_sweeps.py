@@ -159,7 +159,8 @@ def test_one_sweep_of_a_kind_has_the_turn_and_other_kinds_have_theirs(sweeper: S
 
 
 def test_a_turn_is_given_back_by_who_has_it_only(sweeper: Sweeper) -> None:
-    sweeper.other.give_turn_back(KIND)
+    sweeper.other.give_turn_back(KIND, {"orphan": 7})
+    assert list(sweeper.store._store.notices()) == []
     assert not sweeper.other.take_turn(KIND, 60.0)
     sweeper.store.give_turn_back(KIND)
     assert sweeper.other.take_turn(KIND, 60.0)

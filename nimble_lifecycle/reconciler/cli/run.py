@@ -179,6 +179,9 @@ async def _serve(
         code = FOREIGN_DATABASE
         raise
     finally:
+        # Python's end restores the handlers that were there before, and a late signal would kill.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         database.close()
         threads.close()
         lists.close()
