@@ -1,7 +1,7 @@
 """Finds the object that a command line names as its TARGET: `module:attr` or `file.py:attr`."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
@@ -73,13 +73,23 @@ def _import_file(path: Path) -> ModuleType:
     in_package = path.parent != root and not _is_taken(parts[0], root)
     if in_package and path.stem == "__init__":
         return _import_of_package(path, root, parts)
+    before = set(sys.modules)
     try:
         return _import_script(path)
     except ImportError as error:
         # Only where it must be: a package's own code is loaded with it.
         if not in_package or not _needs_package(error, parts[0]):
             raise
+    _forget_imports(path.parent, before)
     return _import_of_package(path, root, parts)
+
+
+def _forget_imports(directory: Path, before: Collection[str]) -> None:
+    """Undo that a directory was searched first: its own types.py is not Python's."""
+    sys.path.remove(str(directory))
+    for name in set(sys.modules).difference(before):
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == directory:
+            del sys.modules[name]
 
 
 def _needs_package(error: ImportError, package: str) -> bool:
@@ -122,8 +132,16 @@ def _import_script(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python source")
     module = module_from_spec(spec)
+    earlier = sys.modules.get(path.stem)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if earlier is None:
+            sys.modules.pop(path.stem, None)
+        else:
+            sys.modules[path.stem] = earlier
+        raise
     return module
 
 

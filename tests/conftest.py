@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -230,6 +231,22 @@ def with_user(url: str, name: str, password: str) -> str:
     parts = urlsplit(url)
     where = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=f"{quote(name)}:{password}@{where}").geturl()
+
+
+@pytest.fixture
+def own_imports(tmp_path: Path) -> Iterator[None]:
+    """Forget after the test what it imported from its folder.
+
+    `sys.modules` stays the object it is: Python's import looks into that one.
+    """
+    before = dict(sys.modules)
+    yield
+    for name, module in list(sys.modules.items()):
+        place = getattr(module, "__file__", None)
+        if isinstance(place, str) and Path(place).is_relative_to(tmp_path):
+            del sys.modules[name]
+            if name in before:
+                sys.modules[name] = before[name]
 
 
 def migrate(url: str) -> None:

@@ -1,5 +1,6 @@
 """TARGET of the command lines: which object it names, or else one line, and where it prints."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ odd = Odd()
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_imports: None) -> Path:
     files = {
         "thing.py": THING,
         "beside.py": "word = 'found'",
@@ -40,7 +41,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
     return tmp_path
 
 
@@ -108,6 +108,7 @@ def package(folder: Path) -> Path:
         "absolute.py": "from pkgx.models import word",
         "relative.py": "from .models import word; name = __name__",
         "sibling.py": "from models import word",
+        "early.py": "import colorsys; from .models import word; name = colorsys.__file__",
         "types.py": "raise RuntimeError('this is not the types of Python')",
         "deep/__init__.py": "word = 'deep'; name = __name__",
         "deep/down.py": "from ..models import word; name = __name__",
@@ -137,6 +138,21 @@ def test_a_file_of_a_package_is_imported_under_its_dotted_name(
     package: Path, file: str, name: str
 ) -> None:
     assert load_target(f"src/pkgx/{file}:name") == name
+
+
+def test_no_file_of_a_package_hides_a_module_of_python(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (package / "src" / "pkgx" / "colorsys.py").write_text("")
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    assert "pkgx" not in str(load_target("src/pkgx/early.py:name"))
+
+
+def test_what_a_script_that_fails_was_called_is_as_before(folder: Path) -> None:
+    (folder / "json.py").write_text("raise ValueError('no')")
+    with pytest.raises(TargetError, match="ValueError: no"):
+        load_target("json.py:x")
+    assert sys.modules["json"] is json
 
 
 def test_a_file_of_a_package_still_finds_its_neighbours_as_a_script_does(package: Path) -> None:

@@ -118,11 +118,10 @@ NAMES = {"on_ready": "workspace_ready", "on_removing": "workspace_removing"}
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path, monkeypatch) -> Path:
+def project(tmp_path, monkeypatch, own_imports) -> Path:
     """Make a project with a server and a manifest the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
     (tmp_path / "server.py").write_text(SERVER)
     save(MANIFEST)
     return tmp_path

@@ -28,7 +28,7 @@ ENTRIES = [
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_imports: None) -> Path:
     """Make a project whose package is in `src`, beside a catalog of two servers."""
     package = tmp_path / "src" / "hatched"
     package.mkdir(parents=True)
@@ -37,7 +37,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "server.py").write_text(SERVER)
     (tmp_path / "catalog.json").write_text(json.dumps({"servers": ENTRIES}))
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
     return tmp_path
 
 

@@ -60,7 +60,7 @@ def _guarded(command: Callable[[], int | None]) -> int:
         return _failed(str(error), WRONG_USE)
     except NimbleError as error:
         return _failed(str(error), FAILED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # no failure: `data_to_stdout` ends the process quietly
         raise
     except OSError as error:
         return _failed(described(error), FAILED)
